@@ -40,7 +40,7 @@ class RankAccounting:
         self._step = Step(self._clock, Counter())
         self._histogram = StepHistogram()
         self._excess = PhaseExcess()
-        self._goodput = Goodput(self._clock, self._step, lambda: last_step, lambda: ended, wall=lambda: began)
+        self._goodput = Goodput(self._clock, self._step, lambda: last_step, lambda: ended, now=lambda: began)
 
     def observe(self, record: StepRecord) -> None:
         """Observe a completed step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tachograph_lab.fleet.messages import Link, RankMessage, encode_frame
 from tachograph_lab.fleet.pace import batch_factor
@@ -11,7 +11,9 @@ from tachograph_lab.fleet.ranks import AttemptRanks
 from tachograph_lab.fleet.simulated_gpus import uuid_of
 from tachograph_lab.fleet.simulated_node import SimulatedNode
 from tachograph_lab.scenario import Scenario
-from tachograph_lab.scenario.faults import BatchChange, freezes
+from tachograph_lab.scenario.faults import BatchChange, ClockSkew, freezes
+
+_MOMENTS = ("checkpoint_timestamp_seconds", "loss_nonfinite_timestamp_seconds")
 
 
 @dataclass(slots=True)
@@ -24,6 +26,14 @@ class _Process:
     hello_at: float = 0.0
     said_hello: bool = False
     sequence: int = 0
+    moments: dict[str, tuple[object, float]] = field(default_factory=dict)
+    """Times of the day that it tells of, by name: the true one, and by how much its clock was ahead when it read it."""
+
+    def by_clock(self, name: str, moment: float) -> float:
+        """Return a time of the day as its clock gave it when it first told of it."""
+        if self.moments.get(name, (None, 0.0))[0] != moment:
+            self.moments[name] = moment, self.node.ahead
+        return moment + self.moments[name][1]
 
 
 class RankProcesses:
@@ -34,6 +44,7 @@ class RankProcesses:
         self._fleet = fleet = scenario.fleet
         self._number = number
         self._freezes = freezes(scenario.faults)
+        self._clocks_are_set = any(isinstance(each, ClockSkew) for each in scenario.faults)
         self._batches = [each for each in scenario.faults if isinstance(each, BatchChange)]
         self._outbox: list[RankMessage] = []
         self._attempt = -1
@@ -111,7 +122,7 @@ class RankProcesses:
         for rank, frame in training.states(ranks, now):
             process = self._processes[rank]
             process.sequence += 1
-            state = _by_clock(frame, process.node.ahead)
+            state = _by_clock(frame, process) if self._clocks_are_set else frame
             yield self._message(process, encode_frame("state", {"seq": process.sequence, **state}))
 
     def _hello(self, rank: int, now: float) -> bytes:
@@ -150,12 +161,16 @@ class RankProcesses:
         return here and not any(fault.rank == process.rank and fault.at <= now < fault.until for fault in self._freezes)
 
 
-def _by_clock(frame: dict[str, object], ahead: float) -> dict[str, object]:
-    """Return a state by a clock that is so many seconds ahead."""
-    if not ahead:
-        return frame
+def _by_clock(frame: dict[str, object], process: _Process) -> dict[str, object]:
+    """Return a state by the clock of its node, which may be set at any time: what it has told stays as it was told."""
     shifted = dict(frame)
-    for name in ("time", "phase_since", "progress_time"):
-        if isinstance(moment := frame.get(name), float):
-            shifted[name] = moment + ahead
+    for name in ("time", "phase_since"):
+        if isinstance(moment := frame[name], float):
+            shifted[name] = moment + process.node.ahead
+    if isinstance(moment := frame.get("progress_time"), float):
+        shifted["progress_time"] = process.by_clock("progress_time", moment)
+    metrics = frame["metrics"]
+    if isinstance(metrics, dict):
+        told = {key: each for key, each in metrics.items() if key in _MOMENTS and isinstance(each, float)}
+        shifted["metrics"] = metrics | {key: process.by_clock(key, each) for key, each in told.items()}
     return shifted

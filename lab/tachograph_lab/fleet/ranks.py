@@ -211,7 +211,8 @@ class AttemptRanks:
             }
             frame = {
                 "time": unix, "step": self._first_step + completed, "phase": self._shown[position.place[rank]],
-                "phase_since": self._epoch + position.since[rank], "metrics": metrics,
+                "phase_since": self._epoch + position.since[rank],
+                "phase_seconds": max(0.0, now - position.since[rank]), "metrics": metrics,
                 "histograms": {"step_seconds": histogram},
                 "events": list(self._savers[rank > 0].events), "dropped": 0,
             }  # fmt: skip
@@ -219,6 +220,7 @@ class AttemptRanks:
                 frame["still"] = still
             if completed:
                 frame["progress_time"] = self._epoch + position.ended[rank]
+                frame["progress_seconds"] = max(0.0, now - position.ended[rank])
             yield rank, frame
 
     def step_of(self, now: float) -> int:

@@ -46,7 +46,7 @@ class Rank:
             lambda: self.last_step if self.answered else None,
             lambda: self.ended if self.answered else None,
             answered=lambda: self.answered,
-            wall=lambda: EPOCH + self.now[0] - self.began,
+            now=lambda: EPOCH + self.now[0] - self.began,
         )
 
     def spend(self, seconds: float, phase: str | None = None) -> None:

@@ -153,11 +153,19 @@ def test_last_step_comes_from_the_answer(exporter: Any, record: Make, until: Cal
 def test_the_end_of_an_earlier_process_comes_from_the_answer(
     exporter: Any, record: Make, until: Callable[..., Any]
 ) -> None:
-    """When the exporter last heard of it, beside the step it was at."""
-    exporter.answer = {"ok": True, "last_step": 480, "ended": 1763689999.5}
-    sender = record()._calls.sender
-    assert until(lambda: sender.ended) == 1763689999.5
+    """How long ago the exporter last heard of it, beside the step it was at."""
+    exporter.answer = {"ok": True, "last_step": 480, "ended": 1763689999.5, "ended_seconds": 1e6}
+    sender, before = record()._calls.sender, time.perf_counter()
+    assert before - 1e6 <= until(lambda: sender.ended) <= time.perf_counter() - 1e6
     assert sender.last_step == 480
+
+
+def test_an_earlier_exporter_tells_the_time_of_the_day(exporter: Any, record: Make, until: Callable[..., Any]) -> None:
+    """Of which its age is made at once."""
+    ended, before = time.time() - 1e6, time.perf_counter()
+    exporter.answer = {"ok": True, "last_step": 480, "ended": ended}
+    sender = record()._calls.sender
+    assert until(lambda: sender.ended) == pytest.approx(before - 1e6, abs=120)
 
 
 @pytest.mark.parametrize("more", [{}, {"ended": None}, {"ended": "soon"}, {"ended": True}, {"ended": [1]}])

@@ -94,7 +94,7 @@ def test_frames_have_the_fields_of_real_ones(play: Play) -> None:
     assert isinstance(real.identity, Identity)
     played = play(until=30)
     frame, simulated = real.frame(), played.frames(rank=1)[-1]
-    assert set(simulated) - {"connection", "progress_time"} == set(frame)
+    assert set(simulated) - {"connection", "progress_time", "progress_seconds"} == set(frame)
     given = frame["metrics"]
     assert isinstance(given, dict)
     assert set(given) - set(simulated["metrics"]) <= {"checkpoint_seconds_total"} - set(simulated["metrics"])

@@ -34,7 +34,12 @@ class Stalled:
             if self.seq == 1:
                 self.table.greet(rank, rank=rank, world_size=len(phases))
             self.progress = before or self.progress
-            said = {"phase": phase, "phase_since": self.progress if phase else None, "time": wall, "still": still}
+            said = {
+                "phase": phase,
+                "phase_seconds": wall - self.progress if phase else None,
+                "time": wall,
+                "still": still,
+            }
             self.table.tell(rank, self.seq, metrics=STEPS | metrics, progress_time=self.progress, **said)
         (run,) = self.judged().runs
         return run

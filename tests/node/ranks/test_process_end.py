@@ -263,7 +263,7 @@ def reason(running: Any, run: str) -> str | None:
         ("signalled", "raise SystemExit(143)", "terminated"),
         ("called", "sys.exit(1)", "exit_code"),
         ("finished", "raise SystemExit(0)", "finished"),
-        ("exited", "os._exit(1)", "died"),
+        ("exited", "os._exit(1)", "exit_code"),
         ("exited-well", "os._exit(0)", "finished"),
         ("bye-lost", "recorder._calls.sender._send_bye = lambda: None", "finished"),  # 0.2 s were too short for it
         ("default", "signal.signal(15, signal.SIG_DFL); os.kill(os.getpid(), 15)", "terminated"),
@@ -286,6 +286,96 @@ def test_how_processes_end(running: Any, run: str, code: str, expected: str) -> 
     assert up == (expected == "finished")
 
 
+RAW = """
+import json, os, signal, socket, sys
+def line(**fields): link.sendall(json.dumps({"v": 1, **fields}).encode() + b"\\n")
+def connect():
+    global link
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(os.environ["TACHOGRAPH_SOCKET"])
+    line(type="hello", run=sys.argv[1], rank=0, pid=os.getpid() + int(sys.argv[2]))
+    link.recv(4096)
+    line(type="state", seq=1, time=1.0, step=5)
+connect()
+for command in sys.stdin: exec(command)
+"""
+"""A rank of any language, which does what it is told on its standard input; it may give a pid that is not its own."""
+
+
+@pytest.fixture
+def raw(running: Any) -> Iterator[Callable[..., Any]]:
+    """Start such a rank: return how to tell it something."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(run: str, beside: int = 0) -> Callable[[str], None]:
+        command = [sys.executable, "-S", "-c", RAW.replace("\\\\n", "\\n"), run, str(beside)]
+        environment = {**os.environ, "TACHOGRAPH_SOCKET": str(running.socket)}
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+        made.append(process)
+        running.eventually(lambda: running.scrape().value("train_step", run=run, rank=0) == 5)
+
+        def tell(code: str) -> None:
+            assert process.stdin is not None
+            process.stdin.write(code.encode() + b"\n")
+            process.stdin.flush()
+
+        return tell
+
+    yield start
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def connections(running: Any) -> float:
+    value = running.scrape().value("exporter_connections", kind="rank")
+    assert value is not None
+    return float(value)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("os._exit(1)", "exit_code"),
+        ("os._exit(0)", "finished"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "terminated"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "died"),
+    ],
+)
+def test_a_connection_that_breaks_is_no_death(running: Any, raw: Callable[..., Any], code: str, expected: str) -> None:
+    """Its process lives: it is there until that ends, and it ended as that did; without a message or a connection."""
+    run = f"broken-{expected}"
+    before = connections(running)
+    tell = raw(run)
+    tell("link.close()")
+    running.eventually(lambda: connections(running) == before)
+    for _ in range(2):  # two ticks: longer than it may be open how a process ended
+        assert running.scrape().value("rank_up", run=run, rank=0) == 1
+        assert reason(running, run) is None
+    tell(code)
+    running.eventually(lambda: reason(running, run) == expected)
+
+
+def test_who_connects_again_goes_on(running: Any, raw: Callable[..., Any]) -> None:
+    """As the same process, which has not been restarted."""
+    before = connections(running)
+    tell = raw("again")
+    tell("link.close()")
+    running.eventually(lambda: connections(running) == before)
+    tell("connect()")
+    running.eventually(lambda: connections(running) == before + 1)
+    assert running.scrape().value("run_restarts", run="again", attempt=0) == 0
+    tell("os._exit(1)")
+    running.eventually(lambda: reason(running, "again") == "exit_code")
+
+
+def test_a_proxy_is_not_the_rank(running: Any, raw: Callable[..., Any]) -> None:
+    """Where the process at the socket is not the one that speaks, the end of its connection is all there is."""
+    tell = raw("proxied", 1)
+    tell("link.close()")
+    running.eventually(lambda: reason(running, "proxied") == "died")
+
+
 def test_a_process_that_goes_on_with_another_run(running: Any) -> None:
     """Its exit code belongs to the run it ends in, and says nothing about the one that it finished."""
     process = script(running, "first", "recorder.close(); recorder = record('second'); raise SystemExit(1)")
@@ -305,7 +395,7 @@ def test_no_pidfd_is_left(running: Any) -> None:
     before = used()
     for number, code in enumerate(("raise SystemExit(1)", "os._exit(1)", "sys.exit(1)", "")):
         script(running, f"left-{number}", code).wait()
-    with_words = running.speaker(run="left-words")
+    with_words = running.speaker(run="left-words", pid=os.getpid())
     with_words.hello()
     with_words.hello()
     with_words.bye()

@@ -107,9 +107,10 @@ def test_hello_tells_when_the_earlier_process_ended(table: Any, hand: Any) -> No
     hand.turn(7.0)
     table.lost(other)
     hand.turn(60.0)
-    assert table.greet(object(), table.OTHER).ended == hand.epoch + 12.0, (
-        "the end of its connection, not its last frame"
-    )
+    hand.epoch += 3600.0
+    welcome = table.greet(object(), table.OTHER)
+    assert welcome.ended == hand.epoch - 3600.0 + 12.0, "the end of its connection, not its last frame"
+    assert welcome.ended_seconds == 60.0, "whatever the clock of the day was set to"
     assert table.greet(object(), table.ME, attempt=1).ended == hand.epoch + 72.0, "one that lived until it was replaced"
 
 
@@ -173,14 +174,16 @@ def test_an_exception_that_holds_a_rank_up_is_its_failure(table: Any, hand: Any)
     """After 20 s, though its process lives, since the moment at which it was raised; no more once the rank goes on."""
     table.greet(link := object())
     table.tell(link, seq=1, time=99.0, progress_time=99.0)
+    hand.turn(1.0)
     table.tell(link, seq=2, time=100.0, progress_time=99.0, raised=RAISED)
+    raised_at = hand.clock.wall() - 0.5
     hand.turn(19.0)
     table.tell(link, seq=3, time=119.0, progress_time=99.0, raised={**RAISED, "time": 99.6})
     assert table.states() == ["running"]
     hand.turn(1.0)
     assert table.states() == ["failed"]
     assert table.shown()["rank_up", "r", "0"] == 0
-    assert table.shown()["rank_ended_timestamp_seconds", "r", "0", "collective"] == 99.5
+    assert table.shown()["rank_ended_timestamp_seconds", "r", "0", "collective"] == raised_at
     table.tell(link, seq=4, time=120.0, progress_time=119.5)
     assert table.states() == ["running"]
     assert ("rank_ended_timestamp_seconds", "r", "0", "collective") not in table.shown()
@@ -191,6 +194,7 @@ def test_its_end_is_when_it_raised(table: Any, hand: Any, end: str) -> None:
     """However long it hung after that, so that it comes before whoever failed because of it; counted as one failure."""
     table.greet(link := object())
     table.tell(link, seq=1, time=100.0, progress_time=99.0, raised=RAISED)
+    raised_at = hand.clock.wall() - 0.5
     hand.turn(300.0)
     if end == "bye":
         table.tell(link, seq=2, time=400.0, progress_time=99.0)
@@ -198,7 +202,7 @@ def test_its_end_is_when_it_raised(table: Any, hand: Any, end: str) -> None:
     else:
         table.lost(link)
     assert table.states() == ["failed"]
-    assert table.shown()["rank_ended_timestamp_seconds", "r", "0", "collective"] == 99.5
+    assert table.shown()["rank_ended_timestamp_seconds", "r", "0", "collective"] == raised_at
     assert table.shown()["train_failures_total", "r", "0", "network"] == 1
 
 

@@ -192,7 +192,7 @@ def test_the_exit_code_of_a_finished_rank_decides(table: Any, hand: Any) -> None
         (9, "died", "signal 9 (SIGKILL), without a final message"),
         (6 | 128, "died", "signal 6 (SIGABRT), without a final message"),
         (33, "died", "signal 33, without a final message"),
-        (1 << 8, "died", "exit code 1, without a final message"),
+        (1 << 8, "exit_code", "exit code 1, without a final message"),
         (0, "finished", "exit code 0, without a final message"),
         (15, "terminated", "signal 15 (SIGTERM), without a final message"),
         (1, "terminated", "signal 1 (SIGHUP), without a final message"),
@@ -200,11 +200,14 @@ def test_the_exit_code_of_a_finished_rank_decides(table: Any, hand: Any) -> None
         (143 << 8, "terminated", "exit code 143, without a final message"),
         (129 << 8, "terminated", "exit code 129, without a final message"),
         (130 << 8, "interrupted", "exit code 130, without a final message"),
-        (137 << 8, "died", "exit code 137, without a final message"),
+        (137 << 8, "exit_code", "exit code 137, without a final message"),
     ],
 )
 def test_an_end_without_a_bye(table: Any, hand: Any, status: int | None, reason: str, note: str) -> None:
-    """The process tells how it ended; what it does not tell is a death. Its time is that of the connection's end."""
+    """The process tells how it ended; an exit code is a failure, what it does not tell a death.
+
+    Its time is that of the connection's end.
+    """
     table.greet(link := Link())
     table.tell(link)
     rank = table.lost(link, unsure=True)

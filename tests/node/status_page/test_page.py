@@ -74,9 +74,9 @@ def test_ranks(table: RankTable, hand: Any) -> None:
     peer = Peer(0, 1)
     table.hello("a", Hello(v=1, run="llama-7b", rank=0, uuid="GPU-bbbb"), peer)
     for seq in range(3):
-        said = {"step": 48201, "phase": "data", "phase_since": 40.0, "metrics": {"loss": 2.3125}}
+        said = {"step": 48201, "phase": "data", "phase_seconds": 10.0, "metrics": {"loss": 2.3125}}
         table.state("a", State(v=1, seq=seq, time=50.0, **said))
-        hand.turn(1.0)
+        hand.turn(1.0, table.tick)
         table.heard("a")
     (rank,) = table.ranks()
     rank.series.gauges |= {"recent_step_seconds": {"": 0.4}, "recent_wait_seconds": {"": 0.1}}

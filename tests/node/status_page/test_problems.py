@@ -82,8 +82,8 @@ class Node:
         self.table.state(
             (run, rank),
             State(v=1, seq=self.seq, time=wall, step=self.seq, phase=phase, phase_since=wall - 0.2,
-                  progress_time=metrics.pop("progress", wall), notices=metrics.pop("notices", None),
-                  metrics=metrics),
+                  progress_time=metrics.pop("progress", wall), progress_seconds=metrics.pop("made", None),
+                  notices=metrics.pop("notices", None), metrics=metrics),
         )  # fmt: skip
         speaker = next(each for each in self.table.ranks() if each.key == (run, str(rank)))
         speaker.series.gauges |= {key: {"": value} for key, value in recent.items()}
@@ -312,13 +312,14 @@ def test_a_run_sets_its_own_thresholds(node: Node) -> None:
     assert node.problems() == [
         "Late rank Rank 1 of run llama-7b arrives last: it waits 2% of the time, the others here 40% (pid 2)."
     ]
-    node.hand.turn(70.0)
+    node.hand.turn(70.0, node.table.tick)
     assert node.problems()[0].startswith("Rank frozen")
 
     def say(ago: float, **thresholds: float) -> list[str]:
         for rank, wait in enumerate((0.4, 0.02)):
             limits = thresholds if rank else {}
-            node.say(rank, wait=wait, progress=node.hand.clock.wall() - ago, threshold=limits)
+            at = node.hand.clock.wall() - ago
+            node.say(rank, wait=wait, progress=at, made=ago, threshold=limits)
             node.table.heard(("llama-7b", rank))
         return node.problems()
 

@@ -18,7 +18,7 @@ MOST_SECONDS = 7 * 86400.0
 MOST_BYTES = 64 << 20
 """Of all boxes of a user: the attempts in which none was written for longest give way, but for the one that writes."""
 
-_BOX = re.compile(r"rank-\d+(?:\.\d)?\.json|\.rank-\d+\.json\.\d+\.tmp")
+_BOX = re.compile(r"rank-\d+(?:\.asked)?(?:\.\d)?\.json|\.rank-\d+\.json\.\d+\.tmp")
 
 
 class _Attempt(NamedTuple):

@@ -6,10 +6,10 @@ to an earlier process of the rank is added, as `restart`.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.rank import LOST_CAUSES, PHASES
@@ -26,7 +26,7 @@ MEDIAN_OF = 65
 """Ordinary steps whose median is the usual one."""
 
 LONGEST_GAP = 86_400.0
-"""A longer gap between two processes is another run under the same name, or a clock that was set."""
+"""A longer gap between two processes is another run under the same name."""
 
 UNDECIDED_STEPS = 512
 """Steps that are kept apart while no exporter has said what an earlier process did; later ones are taken as new."""
@@ -45,7 +45,8 @@ class Goodput:
 
     Steps are booked as they are completed. What came after the last completed one is booked by its phases until then,
     so that a hang shows while it lasts. `last_step` and `ended` return what the exporter knows of an earlier process:
-    its last step, and the Unix time of its last frame; None if there was none, or before `answered` returns True.
+    its last step, and when it was last heard, by `time.perf_counter`; None if there was none, or before `answered`
+    returns True.
 
     - A step below `last_step` repeats what was done: all of its time but `init` is rework, as is what lies between it
       and the step before.
@@ -64,14 +65,14 @@ class Goodput:
         ended: Callable[[], float | None],
         *,
         answered: Callable[[], bool] = lambda: True,
-        wall: Callable[[], float] = time.time,
+        now: Callable[[], float] = perf_counter,
     ) -> None:
         self._clock = clock
         self._step = step
         self._last_step = last_step
         self._ended = ended
         self._answered = answered
-        self._began = wall() - sum(clock.read()[2].values())
+        self._began = now() - sum(clock.read()[2].values())
         self._gap: float | None = None
         self._seconds = [0.0] * len(PHASES)
         self._wait = 0.0

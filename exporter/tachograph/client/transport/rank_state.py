@@ -119,7 +119,7 @@ class RankState:
         self.sinks: Guarded[Sink] = Guarded(self.dropped)
         self._refused = 0
         self._sequence = 0
-        self._sunk_at = 0.0
+        self._sunk_at = -SINK_SECONDS
         self._phase_seconds: dict[str, float] = {}
         self._optimizer_seconds = 0.0
         self._unmarked = 0.0
@@ -149,13 +149,13 @@ class RankState:
         """Return the whole state now, and give it to the sinks."""
         self.catch_up()
         phase, since, seconds = self.clock.read()
-        now = time.time()
-        unix = now - time.perf_counter()
+        now, present = time.time(), time.perf_counter()
+        unix = now - present
         self._phase_seconds = seconds
         # Only where earlier steps show their optimizer: without, what comes after it may be a save.
         before_optimizer = 0 < self._optimizer_seconds == seconds["optimizer"]
         in_middle = phase == "other" and self.step.entered and before_optimizer
-        self._unmarked = now - unix - since if in_middle else 0.0
+        self._unmarked = present - since if in_middle else 0.0
         metrics: Metrics = {}
         special: set[str] = set()
         take = partial(self._take, metrics, special)
@@ -163,8 +163,8 @@ class RankState:
         self.sources.each(take)
         take(self)
         step = self.step.next
-        if self.sinks and now - self._sunk_at >= SINK_SECONDS:
-            self._sunk_at = now
+        if self.sinks and present - self._sunk_at >= SINK_SECONDS:
+            self._sunk_at = present
             flat = dict(_flat(metrics))
             self.sinks.each(lambda sink: sink.write(now, step, flat))
         self._sequence += 1
@@ -173,7 +173,7 @@ class RankState:
             encoded[key] = _encoded(metrics[key])
         frame: Frame = {
             "v": VERSION, "type": "state", "seq": self._sequence, "time": now, "step": step,
-            "phase": phase, "phase_since": unix + since,
+            "phase": phase, "phase_since": unix + since, "phase_seconds": max(0.0, present - since),
             "metrics": encoded,
             "histograms": {"step_seconds": self._histogram.frame()}, "events": list(self.checkpoints.events),
             "dropped": self._dropped(),
@@ -182,6 +182,7 @@ class RankState:
             if self._progress is None or self._progress[0] != ended:
                 self._progress = ended, unix + ended  # once a step: a clock that is set, or noise, is no progress
             frame["progress_time"] = self._progress[1]
+            frame["progress_seconds"] = max(0.0, present - ended)
         if (failure := standing_failure(self.clock)) is not None:
             at = unix + failure.since
             frame["raised"] = {"category": failure.category, "message": failure.message, "time": at}

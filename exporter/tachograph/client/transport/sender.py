@@ -74,9 +74,9 @@ class Sender:
     """Sends the frames of one rank from its creation until `shut_down`.
 
     `accepted`: an exporter has answered. `last_step` and `ended` are what it remembers of an earlier process of this
-    rank: its last step, and the Unix time of its last frame; None if it knows of none. `over`: nothing more will be
-    sent. `makes_box`: the bye has been sent, and the box of a failure is being made. `asked_by_signal`: called when a
-    signal asks for the process' boxes.
+    rank: its last step, and when it was last heard, by `time.perf_counter`; None if it knows of none. `over`: nothing
+    more will be sent. `makes_box`: the bye has been sent, and the box of a failure is being made. `asked_by_signal`:
+    called when a signal asks for the process' boxes.
     Raises OSError or RuntimeError where the process may have no more files or threads.
     """
 
@@ -306,10 +306,11 @@ class Sender:
         """Keep what the exporter knows of an earlier process, from its first answer: later ones are of this process."""
         if not self.accepted:
             self.accepted = True
-            last_step, ended = answer.get("last_step"), answer.get("ended")
-            self.last_step = whole(last_step, LARGEST_STEP)
-            seconds = number(ended)
-            self.ended = seconds if seconds is not None and math.isfinite(seconds) else None
+            self.last_step = whole(answer.get("last_step"), LARGEST_STEP)
+            ago, ended = number(answer.get("ended_seconds")), number(answer.get("ended"))
+            if ago is None and ended is not None:  # an earlier exporter tells the time of the day alone
+                ago = time.time() - ended
+            self.ended = time.perf_counter() - ago if ago is not None and math.isfinite(ago) else None
 
     def _share_stacks(self, descriptors: tuple[OwnDescriptor, ...]) -> None:
         """Leave the stacks in the exporter's memory where this process cannot speak, if the system is up to that.

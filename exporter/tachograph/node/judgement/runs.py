@@ -124,7 +124,7 @@ class _Run:
         self.running, self.step_seconds = self.view.running, self.view.step_seconds
         self.phases = {rank: rank.series.gauges.get(catalog.TRAIN_RECENT_PHASE.key, {}) for rank in self.running}
         made = [rank.progress for rank in self.running if rank.progress is not None]
-        self.without_step = max(0.0, wall - max(made)) if made else None
+        self.without_step = max(0.0, now - max(made)) if made else None
 
     def judged(self, may_read: MayRead) -> RunJudgement:
         seconds, limit = self.without_step or 0.0, hangs_after(self.view)
@@ -132,7 +132,7 @@ class _Run:
         is_quiet = any(rank.phase in QUIET_PHASES for rank in self.running)
         is_overdue = is_hung or (seconds > self.view.hang_limit and not is_quiet)
         states = {*self.states.values(), *["hung"] * is_hung, *["overdue"] * is_overdue}
-        saved = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)) is not None]
+        saved = [rank.saved_at for rank in self.ranks if rank.saved_at is not None]
         of_saves = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_STEP.key)) is not None]
         saving = [rank.phase_seconds(self.now) or 0.0 for rank in self.running if rank.phase == "checkpoint"]
         has_stood = any(rank.stood_still for rank in self.running)
@@ -150,7 +150,7 @@ class _Run:
             data_limit=data_limit(self.view),
             data_for_seconds=self.since.seconds(DATA, self.now) if waits_for_data(self.view) else None,
             saving_seconds=max(saving, default=None),
-            checkpoint_seconds=None if not saved else max(0.0, self.wall - max(saved)),
+            checkpoint_seconds=None if not saved else max(0.0, self.now - max(saved)),
             checkpoint_step=max(of_saves, default=None),
             hang_limit_seconds=limit,
             culprit=None if culprit is None else culprit.hello.rank,
@@ -207,7 +207,7 @@ class _Run:
                 pid="" if rank.outcome else rank.pid,
                 where="" if rank.outcome else rank.where,
                 process=rank.process_state if self.states[rank] == "frozen" else "",
-                progress_seconds=None if rank.progress is None else max(0.0, self.wall - rank.progress),
+                progress_seconds=None if rank.progress is None else max(0.0, self.now - rank.progress),
                 step_seconds=usual,
                 wait_seconds=wait,
                 wait_ratio=share,

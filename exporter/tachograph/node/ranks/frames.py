@@ -13,6 +13,7 @@ from tachograph.wire import MAX_BOX_PARTS, MAX_BOX_REASON_BYTES, MAX_EVENTS, MAX
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # Unix seconds until the year 4147: milliseconds given by mistake are refused.
 Instant = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
+Age = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 MAX_REASON = 256
 """Of a category, and of a message, as they are shown."""
@@ -88,6 +89,7 @@ class Event(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, tag="state", frozen=True):
     """The current state of a rank; totals are cumulative, so the next frame makes up for a lost one.
 
+    `phase_seconds` and `progress_seconds` are ages when the frame was made, by a clock that nobody sets.
     `raised`: the exception that the rank is held up by, as `category`, `message` and `time`; absent once it goes on.
     `where`: the line at which a rank that makes no step is. `still`: for how many seconds a rank in a save has done
     nothing. Of these and `notices`, what is wrong is left out.
@@ -99,7 +101,9 @@ class State(msgspec.Struct, tag="state", frozen=True):
     step: Count | None = None
     phase: str | None = None
     phase_since: Instant | None = None
+    phase_seconds: Age | None = None
     progress_time: Instant | None = None
+    progress_seconds: Age | None = None
     metrics: dict[str, Any] = {}
     histograms: dict[str, Any] = {}
     events: Annotated[list[Event], msgspec.Meta(max_length=MAX_EVENTS)] = []

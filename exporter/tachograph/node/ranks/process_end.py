@@ -1,6 +1,7 @@
 """How a rank's process ended, where the kernel tells it to somebody who is not its parent.
 
-A pidfd, opened while the process lives, means that process for ever. After its parent has collected it,
+A pidfd, opened while the process lives, means that process for ever, and becomes readable when it ends: a connection
+that breaks before that is no death. After its parent has collected it,
 `PIDFD_GET_INFO` tells its exit status to anybody (Linux 6.15, `include/uapi/linux/pidfd.h`). Until then it is a zombie,
 whose `/proc/PID/stat` tells it to root and to its own user (proc(5)), even before its files are closed. That it was
 asked to end, `/proc/PID/status` tells to everybody: a signal that nobody handles ends a process without being taken,
@@ -15,10 +16,11 @@ import errno
 import fcntl
 import logging
 import os
+import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tachograph.backoff import Backoff
@@ -59,6 +61,7 @@ class PeerProcess:
 
     def __init__(self, peer: Peer, pidfd: int, proc: Path = Path("/proc")) -> None:
         self.peer = peer
+        self.closed = False
         self._pidfd = pidfd
         self._stat, self._status = (proc / str(peer.pid) / name for name in ("stat", "status"))
         fields = self._fields()
@@ -66,9 +69,17 @@ class PeerProcess:
         self._shown = bool(fields) and fields[_CODE_BEGINS] not in _HIDDEN
 
     @classmethod
-    def of(cls, sock: socket.socket | None, peer: Peer) -> PeerProcess | None:
-        """Return the process of `peer`, None where the kernel gives no pidfd of it; to be closed."""
+    def of(
+        cls, sock: socket.socket | None, peer: Peer, own_pid: int = 0, proc: Path = Path("/proc")
+    ) -> PeerProcess | None:
+        """Return the process of `peer`, None where the kernel gives no pidfd of it; to be closed.
+
+        `own_pid` is the pid by which the rank knows itself, 0 if it did not say: where that is no number of the peer in
+        any pid namespace, the peer is a proxy, whose life says nothing about the rank's.
+        """
         if sock is None or not peer.pid:  # of another pid namespace
+            return None
+        if own_pid and own_pid not in _numbers(proc / str(peer.pid) / "status", peer.pid):
             return None
         try:
             try:
@@ -83,7 +94,7 @@ class PeerProcess:
         if not may_be_rank(pidfd):
             os.close(pidfd)
             return None
-        return cls(peer, pidfd)
+        return cls(peer, pidfd, proc)
 
     def fileno(self) -> int:
         """Return the pidfd, which is readable once the process has ended."""
@@ -91,10 +102,24 @@ class PeerProcess:
 
     def close(self) -> None:
         """Close the pidfd."""
-        os.close(self._pidfd)
+        if not self.closed:
+            self.closed = True
+            os.close(self._pidfd)
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process goes on: it has not begun to end."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if self.closed or poll.poll(0):
+            return False
+        fields = self._fields()
+        return not fields or (fields[_START] == self._started and not _is_ending(fields))
 
     def wait_status(self) -> int | None:
         """Return how the process ended, in the form of wait(2); None if it has not, or if that is not known."""
+        if self.closed:
+            return None
         info = bytearray(INFO.pack(INFO_EXIT, *[0] * 13))
         with contextlib.suppress(OSError):
             fcntl.ioctl(self._pidfd, GET_INFO, info)
@@ -104,7 +129,7 @@ class PeerProcess:
         fields = self._fields()
         if not fields or fields[_START] != self._started:
             return None
-        if not (fields[_STATE] == b"Z" or int(fields[_FLAGS]) & _EXITING):
+        if not _is_ending(fields):
             return None
         return int(fields[_EXIT_CODE]) if self._shown else self._asked_by()
 
@@ -132,30 +157,49 @@ class PeerProcess:
             return []
 
 
+def _is_ending(fields: Sequence[bytes]) -> bool:
+    return fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _EXITING)
+
+
+def _numbers(status: Path, pid: int) -> list[int]:
+    """Return the pids of a process in its pid namespaces (proc_pid_status(5): `NSpid`)."""
+    with contextlib.suppress(OSError):
+        for line in status.read_bytes().splitlines():
+            if line.startswith(b"NSpid:"):
+                return [pid, *map(int, line.split()[1:])]
+    return [pid]
+
+
 class ProcessEnds:
-    """Waits for the processes of ranks to end: one pidfd for each, for a minute at most."""
+    """Waits for the processes of ranks to end: one pidfd for each."""
 
     def __init__(self, limits: Limits, exceeded: Callable[[int, str], None] = lambda *_: None) -> None:
         self._limits = limits
         self._exceeded = exceeded
         self._waiting: dict[Peer, tuple[asyncio.Task[None], list[Callable[[int], None]]]] = {}
 
-    def watch(self, process: PeerProcess, ended: Callable[[int], None]) -> None:
-        """Call `ended` with how a process ended, in the form of wait(2), unless that is too late; close it."""
-        if process.peer in self._waiting:
+    def watch(self, process: PeerProcess, ended: Callable[[int], None], over: Callable[[], None] | None = None) -> bool:
+        """Call `ended` with how a process ended, in the form of wait(2), unless that is too late; close it.
+
+        Too late is a minute from now, or from its end with `over`, which is called at that. Return whether it is
+        watched: not beyond the limits of its user.
+        """
+        if process.peer in self._waiting and over is None:
             process.close()
             self._waiting[process.peer][1].append(ended)
-            return
+            return True
         own = sum(peer.uid == process.peer.uid for peer in self._waiting)
-        if own >= self._limits.ranks or len(self._waiting) >= self._limits.node_ranks:
+        is_full = own >= self._limits.ranks or len(self._waiting) >= self._limits.node_ranks
+        if is_full or process.peer in self._waiting:
             if own >= self._limits.ranks:
                 self._exceeded(process.peer.uid, "exits")
             process.close()
-            return
+            return False
         listeners = [ended]
-        task = asyncio.get_running_loop().create_task(_wait(process, listeners))
+        task = asyncio.get_running_loop().create_task(_wait(process, listeners, over))
         self._waiting[process.peer] = task, listeners
         task.add_done_callback(lambda done: self._done(process, done))
+        return True
 
     def forget(self, peer: Peer) -> None:
         """Wait no more for a process: it goes on, and its end will be that of something else."""
@@ -173,21 +217,31 @@ class ProcessEnds:
             del self._waiting[process.peer]
 
 
-async def _wait(process: PeerProcess, listeners: Iterable[Callable[[int], None]]) -> None:
+async def _wait(
+    process: PeerProcess, listeners: Iterable[Callable[[int], None]], over: Callable[[], None] | None
+) -> None:
+    if over is not None:
+        await _over(process)
+        over()
     with contextlib.suppress(asyncio.TimeoutError):
         status = await asyncio.wait_for(_ended(process), WATCH_SECONDS)
         for ended in listeners:
             ended(status)
 
 
-async def _ended(process: PeerProcess) -> int:
-    """Return how a process ended, once that can be read."""
+async def _over(process: PeerProcess) -> None:
+    """Return once a process has ended."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(process, ended.set)
     try:
         await ended.wait()
     finally:
         loop.remove_reader(process)
+
+
+async def _ended(process: PeerProcess) -> int:
+    """Return how a process ended, once that can be read."""
+    await _over(process)
     pause = Backoff(FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS)
     while (status := process.wait_status()) is None:
         await asyncio.sleep(pause.next())

@@ -11,7 +11,7 @@ FAILED_AFTER_SECONDS = 20.0
 """Time for which an exception may hold a rank up before it has failed."""
 
 SAME_SECONDS = 1.0
-"""Two exceptions that are less apart are one, told by a clock that is being set right."""
+"""Two exceptions that are less apart are one: frames are heard a little later or sooner."""
 
 
 def known_reason(category: str) -> str:
@@ -20,29 +20,37 @@ def known_reason(category: str) -> str:
 
 
 class Raised(NamedTuple):
-    """Why a rank is held up, since when by the clock of the day, and seen since when by ours."""
+    """Why a rank is held up, since when, and since when that has been seen, by the exporter's monotonic clock.
+
+    `told` is the Unix time that the rank gives for the former.
+    """
 
     category: str
     message: str
     at: float
     seen: float
+    told: float
 
     def has_failed_it(self, now: float) -> bool:
         """Return whether it has held the rank up for long enough."""
         return now - self.seen >= FAILED_AFTER_SECONDS
 
 
-def raised(given: object, before: Raised | None, now: float) -> Raised | None:
+def raised(given: object, before: Raised | None, made: float, now: float, heard: float | None) -> Raised | None:
     """Return what a state says to hold the rank up, None for nothing; raise ValueError if it is no exception.
 
-    `before` is what the state before said: the same is seen since then.
+    The state was made at the Unix time `made` and heard `now`. `before` is what the one before said, which was `heard`
+    at that time: the same is seen since then, and a new one was not raised before that, whatever the clock of the day
+    was set to.
     """
     if given is None:
         return None
-    category, message, at = map(given.get, ("category", "message", "time")) if isinstance(given, dict) else [None] * 3
-    if not isinstance(category, str) or not isinstance(message, str) or not isinstance(at, float):
+    category, message, told = map(given.get, ("category", "message", "time")) if isinstance(given, dict) else [None] * 3
+    if not isinstance(category, str) or not isinstance(message, str) or not isinstance(told, float):
         raise ValueError("no exception")
-    known = known_reason(category)
-    if before is not None and abs(before.at - at) < SAME_SECONDS:
-        at, now = before.at, before.seen
-    return Raised(known, cut(message, MAX_NOTICE_BYTES), at, now)
+    at = now - max(0.0, made - told)
+    if before is not None and (told == before.told or abs(before.at - at) < SAME_SECONDS):
+        at, seen = before.at, before.seen
+    else:
+        at, seen = at if heard is None else max(at, heard), now
+    return Raised(known_reason(category), cut(message, MAX_NOTICE_BYTES), at, seen, told)

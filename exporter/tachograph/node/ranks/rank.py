@@ -24,6 +24,7 @@ from tachograph.node.ranks.save_times import SaveTimes
 from tachograph.node.ranks.saved_totals import SavedProcess
 from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
 from tachograph.node.ranks.stack_memory import RankThreads, StackMemory, StuckProcess
+from tachograph.node.ranks.told_moment import ToldMoment
 from tachograph.node.ranks.unsaid import Unsaid
 from tachograph.node.samples import Sample
 from tachograph.wire import (
@@ -53,6 +54,8 @@ _HIDDEN = {
 """Level -> names of the families that it does not show."""
 _STEP = catalog.TRAIN_STEP.key
 _STEPS = catalog.TRAIN_STEPS.key
+_SAVED = catalog.TRAIN_CHECKPOINT_TIMESTAMP.key
+_NONFINITE = catalog.TRAIN_LOSS_NONFINITE_TIMESTAMP.key
 
 
 @dataclass(frozen=True)
@@ -65,24 +68,26 @@ class RankEvent:
 
 
 class EarlierEnd(NamedTuple):
-    """How an earlier process of a rank ended: when, and when it began, by the monotonic clock; when by that of the day.
+    """How an earlier process of a rank ended: when, and when it began, by the monotonic clock.
 
-    `restarts` counts the processes of the rank before it.
+    `ended` is when that was seen, `at` when it failed, if it said so before. `restarts` counts the processes of the
+    rank before it.
     """
 
     ended: float
+    at: float
     began: float
     restarts: int
-    wall: float
     reason: str
     said: LastWords
 
 
 class Rank:
-    """A rank of a run; `link` is its connection, None once it has ended with `outcome` dead, failed or finished.
+    """A rank of a run; `link` is its connection, None without one, `outcome` how it ended: dead, failed or finished.
 
-    `lost` is when its connection ended without a bye, by the monotonic clock and that of the day: how its process ended
-    may be known a moment later. `failure_reason` is what it said of that itself, `end_note` what the kernel says.
+    All times are by the exporter's monotonic clock, but for those whose name says `wall`: what a rank tells by the
+    clock of the day is for people to read. `lost` is when its process was gone without a bye: how it ended may be known
+    a moment later. `failure_reason` is what it said of that itself, `end_note` what the kernel says.
     `restarts` counts the processes of this rank before this one, which `began` by the monotonic clock, and `first`
     means that none is known; `states` are those of catalog.STATES that a tick found it in.
     """
@@ -121,7 +126,7 @@ class Rank:
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.ended_at = 0.0
-        self.lost: tuple[float, float] | None = None
+        self.lost: float | None = None
         self.outcome = self.end_reason = self.failure_reason = self.end_note = ""
         self._last_words = SILENCE
         self.key = (hello.run, str(hello.rank))
@@ -144,10 +149,14 @@ class Rank:
         self.seq = -1
         self._catching_up = False
         self.step: int | None = None
-        self.progress: float | None = None
-        self._started: float | None = None
+        self._progress, self._phase_since = ToldMoment(), ToldMoment()
+        self._saved, self._nonfinite = ToldMoment(), ToldMoment()
+        self.progress_wall: float | None = None
+        self.started: float | None = None
+        self.started_wall = 0.0
         self.phase: str | None = None
-        self._phase_seconds = self._said = 0.0
+        self._told: float | None = None
+        self._skipped = -math.inf, 0.0
         self._dropped = 0
         self.notices: tuple[str, ...] = ()
         self.where = ""
@@ -209,17 +218,29 @@ class Rank:
             finished=self.outcome == "finished",
             merged={key: dict(values) for key, values in self.series.merged.items()},
             observed={key: (dict(seen.counts), seen.sum) for key, seen in self._observed.items()},
+            heard=self.heard,
         )
 
+    def skip(self, seconds: float, now: float) -> None:
+        """Leave out seconds in which the exporter did not run, as where its node was suspended."""
+        self._skipped = now, seconds
+        if self._told is not None:
+            self._told = min(now, self._told + seconds)
+        for moment in (self._progress, self._phase_since, self._nonfinite):
+            moment.skip(seconds, now)
+        if self._raised is not None:
+            self._raised = self._raised._replace(seen=min(now, self._raised.seen + seconds))
+
     def lose(self, now: float, wall: float) -> None:
-        """Note that the connection ended without a bye, at a time of the monotonic clock and of the day."""
-        self.link, self.lost = None, (now, wall)
+        """Note that the process is gone without a bye; `wall` is the time of the day."""
+        self.link, self.lost = None, now
+        self.heard = now
         self.heartbeat = wall  # its last sign of life: shows which rank ended first
 
-    def end(self, outcome: str, now: float, wall: float) -> None:
-        """End the rank as dead or finished, at a time of the monotonic clock and of the day."""
+    def end(self, outcome: str, now: float) -> None:
+        """End the rank as dead or finished."""
         failed = self.failed_by(now)
-        self.link, self.outcome, self.ended, self.ended_at = None, outcome, now, wall
+        self.link, self.outcome, self.ended, self.ended_at = None, outcome, now, now
         self.end_reason = "died" if outcome == "dead" else outcome
         if failed is not None and outcome == "dead":
             self.fail(failed.category, failed.message)
@@ -256,7 +277,7 @@ class Rank:
         self.states |= earlier.states
         if earlier.ended is not None and earlier.outcome != "finished":
             self.earlier_end = EarlierEnd(
-                earlier.ended, earlier.began, earlier.restarts, earlier.ended_at, earlier.end_reason,
+                earlier.ended, earlier.ended_at, earlier.began, earlier.restarts, earlier.end_reason,
                 earlier.last_words(earlier.ended),
             )  # fmt: skip
 
@@ -270,13 +291,9 @@ class Rank:
             # sequence that restarts belongs to another process, whose counts restart too.
             self._start_again()
             self.restarts = min(self.restarts + 1, MOST)
-        progress, goes_on = self.progress, (self.phase_seconds(now) or 0.0) if state.phase == self.phase else 0.0
-        self.seq, self._said = state.seq, now
+        before, self.seq, self._told = self._told, state.seq, now
         self.step = state.step
-        self.phase = state.phase
-        if state.phase is not None and state.phase not in catalog.PHASES:
-            self._drops["unknown_phase"] += 1
-            self.phase = None
+        self._note_phase(state, now, before)
         self._dropped = max(self._dropped, state.dropped)
         self.notices = self._texts(state.notices)
         self.where = self._text(state.where, MAX_WHERE_BYTES)
@@ -284,7 +301,7 @@ class Rank:
         if self._process is not None:
             self._process.go_on()
         try:
-            self._raised = raised(state.raised, self._raised, now)
+            self._raised = raised(state.raised, self._raised, state.time, now, before)
         except ValueError:
             self._raised = None
             self._drops["wrong_type"] += 1
@@ -294,27 +311,52 @@ class Rank:
         self.unsaid.take(self.series, state)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
-        self._note_progress(state)
-        if state.phase_since is not None:
-            self._phase_seconds = max(0.0, state.time - state.phase_since)
-        else:
-            self._phase_seconds = goes_on if self.progress == progress else 0.0
-        self._recent.take(self.series, state.time, self.progress)
+        self._note_progress(state, now, before)
+        if state.phase_since is None and state.phase_seconds is None:
+            self._phase_since.at = max(self._phase_since.at or now, self.progress or now)
+        self._saved.take(self.series.gauge(_SAVED), state.time, now, before)
+        self._nonfinite.take(self.series.gauge(_NONFINITE), state.time, now, before)
+        self._recent.take(self.series, now, self.progress, self.progress_wall)
         self.saves.take(self.series, self.phase)
-        if self._started is None:
-            self._started = state.time - (self.series.total(_PHASES) or 0.0)
+        if self.started is None:
+            accounted = self.series.total(_PHASES) or 0.0
+            self.started, self.started_wall = now - accounted, state.time - accounted
         if state.step is not None:
             self.series.gauges[_STEP] = {"": state.step}
         return deltas
 
-    def _note_progress(self, state: State) -> None:
-        """Note when the last step was completed: as the rank says, else when it was first seen to count one more."""
+    def _note_phase(self, state: State, now: float, before: float | None) -> None:
+        """Note the phase, and since when: as the rank says, else since it was first heard to be in it."""
+        phase = state.phase
+        if phase is not None and phase not in catalog.PHASES:
+            self._drops["unknown_phase"] += 1
+            phase = None
+        if phase != self.phase:
+            self.phase, self._phase_since = phase, ToldMoment()
+        self._phase_since.take(state.phase_since, state.time, now, before, self._counted_age(state.phase_seconds, now))
+        if self._phase_since.at is None:
+            self._phase_since.at = now
+
+    def _note_progress(self, state: State, now: float, before: float | None) -> None:
+        """Note when the last step was completed: as the rank says, else when it was first heard to count one more."""
         counted = self.series.total(_STEPS) or 0.0
-        if state.progress_time is not None:
-            self.progress = state.progress_time
+        if state.progress_time is not None or state.progress_seconds is not None:
+            age = self._counted_age(state.progress_seconds, now)
+            self._progress.take(state.progress_time, state.time, now, before, age)
         elif counted > self._counted:
-            self.progress = state.time
+            self._progress.at = now
+        if state.progress_time is not None:
+            self.progress_wall = state.progress_time
+        elif state.progress_seconds is not None:
+            self.progress_wall = state.time - state.progress_seconds
+        elif counted > self._counted:
+            self.progress_wall = state.time
         self._counted = counted
+
+    def _counted_age(self, age: float | None, now: float) -> float | None:
+        """Return an age by a rank's monotonic clock without what was left out last."""
+        at, seconds = self._skipped
+        return age if age is None or age <= now - at else max(now - at, age - seconds)
 
     def new_events(self, state: State) -> Iterator[Event]:
         """Yield the events of a state that were not seen before."""
@@ -368,26 +410,40 @@ class Rank:
         return self._recent.rates
 
     @property
-    def started(self) -> float | None:
-        """Unix time from which on its process has accounted for its time; None before its first frame."""
-        return self._started
+    def progress(self) -> float | None:
+        """When its last step was completed; None before the first."""
+        return self._progress.at
+
+    @property
+    def saved_at(self) -> float | None:
+        """When it last said that it had saved; None if it never did."""
+        return self._saved.at if self.series.gauge(_SAVED) is not None else None
+
+    @property
+    def nonfinite_at(self) -> float | None:
+        """When its loss was last NaN or infinite; None if it never was."""
+        return self._nonfinite.at if self.series.gauge(_NONFINITE) is not None else None
 
     def phase_seconds(self, now: float) -> float | None:
         """Return the seconds in the current phase, continued by the exporter's clock since the rank's last frame."""
-        return None if self.phase is None or self.outcome else self._phase_seconds + now - self._said
+        since = self._phase_since.at
+        return None if self.phase is None or self.outcome or since is None else max(0.0, now - since)
 
-    def samples(self, now: float, state: str, peak_flops: float | None, level: str = ALL) -> list[Sample]:
-        """Return the samples of the rank at one of SERIES_LEVELS, given its state and the peak FLOP/s of its device."""
+    def samples(self, now: float, wall: float, state: str, peak_flops: float | None, level: str = ALL) -> list[Sample]:
+        """Return the samples of the rank at one of SERIES_LEVELS, given its state and the peak FLOP/s of its device.
+
+        `wall` is the time of the day, by which its end is shown.
+        """
         hidden = _HIDDEN[level]
         if state != "running":  # of one that runs, neither is needed
             hidden -= {catalog.RANK_STATE.name, catalog.RANK_HEARTBEAT.name}
-        known = self._known(now, state, peak_flops, level)
+        known = self._known(now, wall, state, peak_flops, level)
         shown = [sample for sample in known if sample.metric.name not in hidden]
         if self.seq < 0:
             return shown  # zeros before the first state would look like counters that fell
         return shown + self.series.samples(self.key, alive=not self.outcome, level=level)
 
-    def _known(self, now: float, state: str, peak_flops: float | None, level: str) -> list[Sample]:
+    def _known(self, now: float, wall: float, state: str, peak_flops: float | None, level: str) -> list[Sample]:
         """Return what the exporter knows of the rank, at any level but for what is dropped."""
         key, hello = self.key, self.hello
         numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
@@ -407,13 +463,13 @@ class Rank:
             Sample(catalog.TRAIN_RESTARTS, key, self.restarts),
         ]
         if (end := self._last_end(now)) is not None:
-            shown.append(end)
+            shown.append(Sample(catalog.RANK_ENDED, (*key, end[1]), wall_of(end[0], now, wall)))
         if self.seq < 0:
             return shown
-        if self._started is not None and not self.outcome:
-            shown.append(Sample(catalog.RANK_START, key, self._started))
-        if self.progress is not None:
-            shown.append(Sample(catalog.RANK_PROGRESS, key, self.progress))
+        if self.started is not None and not self.outcome:
+            shown.append(Sample(catalog.RANK_START, key, self.started_wall))
+        if self.progress_wall is not None:
+            shown.append(Sample(catalog.RANK_PROGRESS, key, self.progress_wall))
         if self.phase is not None and (seconds := self.phase_seconds(now)) is not None:
             shown.append(Sample(catalog.RANK_PHASE, (*key, self.phase), seconds))
         if peak_flops is not None and not self.outcome:
@@ -423,22 +479,20 @@ class Rank:
         return shown
 
     def end_at(self, now: float) -> tuple[float, str] | None:
-        """Return the Unix time at which this process ended, which may live on, and why; None if it has not."""
+        """Return when this process ended, which may live on, and why; None if it has not."""
         if self.outcome:
             return self.ended_at, self.end_reason
         failed = self.failed_by(now)
         return None if failed is None else (failed.at, failed.category)
 
-    def _last_end(self, now: float) -> Sample | None:
+    def _last_end(self, now: float) -> tuple[float, str] | None:
         """Return the end of this process, which may live on, or, for a while, of the one before it."""
         if (found := self.end_at(now)) is not None:
-            return Sample(catalog.RANK_ENDED, (*self.key, found[1]), found[0])
-        if self.earlier_end is None:
-            return None
+            return found
         earlier = self.earlier_end
-        if now - earlier.ended >= END_SHOWN_SECONDS:
+        if earlier is None or now - earlier.ended >= END_SHOWN_SECONDS:
             return None
-        return Sample(catalog.RANK_ENDED, (*self.key, earlier.reason), earlier.wall)
+        return earlier.at, earlier.reason
 
     def _fact(self, name: str, value: object) -> str:
         text = _as_text(value)
@@ -520,6 +574,11 @@ class Rank:
             return value
         self._drops["wrong_type"] += 1
         return None
+
+
+def wall_of(moment: float, now: float, wall: float) -> float:
+    """Return the Unix time of a moment of the monotonic clock, given both clocks' present, to the millisecond."""
+    return round(wall - (now - moment), 3)
 
 
 def _as_text(value: object) -> str | None:

@@ -107,18 +107,41 @@ class RankConnection(asyncio.BufferedProtocol):
         if self._stacks is not None:
             self._stacks.close()
         process, self._process = self._process, None
-        rank = None if self._leaving else self._table.lost(self, unsure=True)
-        status = self._status
-        if status is None and process is not None:
-            status = process.wait_status()
-        if rank is not None and process is not None and status is None:
-            self._ends.watch(process, partial(self._gone, rank))
-            asyncio.get_running_loop().call_later(UNSURE_SECONDS, self._gone, rank, None)
-            return
-        if process is not None:
+        lives = process is not None and self._status is None and process.lives
+        rank = None if self._leaving else self._table.lost(self, unsure=True, lives=lives)
+        if rank is None or process is None:
+            if process is not None:
+                process.close()
+            if rank is not None:
+                self._gone(rank, None)
+        elif lives:
+            over = partial(self._ended_later, rank, process)
+            if self._ends.watch(process, partial(self._gone, rank), over):
+                _log.info("connection broken; its process lives", extra=self._who(rank))
+            else:
+                over()
+        elif (status := process.wait_status() if self._status is None else self._status) is not None:
             process.close()
-        if rank is not None:
             self._gone(rank, status)
+        else:
+            self._ends.watch(process, partial(self._gone, rank))
+            self._conclude_soon(rank, process)
+
+    def _ended_later(self, rank: Rank, process: PeerProcess) -> None:
+        """Note that a process has ended that had outlived its connection."""
+        if self._table.ended_alone(rank):
+            self._conclude_soon(rank, process)
+
+    def _conclude_soon(self, rank: Rank, process: PeerProcess) -> None:
+        """Take for dead whose end is not known a moment later: the loop itself may have been late."""
+
+        def conclude() -> None:
+            self._gone(rank, process.wait_status())
+
+        asyncio.get_running_loop().call_later(UNSURE_SECONDS, conclude)
+
+    def _who(self, rank: Rank) -> dict[str, object]:
+        return {"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid}
 
     def _gone(self, rank: Rank, status: int | None) -> None:
         """Conclude how the process of a rank ended, and log that."""
@@ -126,7 +149,7 @@ class RankConnection(asyncio.BufferedProtocol):
         self._table.gone(rank, status)
         if rank.outcome == before:
             return
-        who = {"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid, "end": rank.end_note or "unknown"}
+        who = {**self._who(rank), "end": rank.end_note or "unknown"}
         if rank.outcome == "dead":
             _log.warning("rank died", extra=who)
         else:
@@ -267,11 +290,13 @@ class RankConnection(asyncio.BufferedProtocol):
         if not self.greeted:
             self._release_process()
             if self._transport is not None:
-                self._process = PeerProcess.of(self._transport.get_extra_info("socket"), self.peer)
+                self._process = PeerProcess.of(self._transport.get_extra_info("socket"), self.peer, hello.pid)
             _log.info("rank connected", extra={"run": welcome.run, "rank": hello.rank, "pid": self.peer.pid})
         self.greeted = True
         self._table.frames += 1
         known: dict[str, object] = {} if welcome.ended is None else {"ended": welcome.ended}
+        if welcome.ended_seconds is not None:
+            known["ended_seconds"] = welcome.ended_seconds
         if welcome.run != hello.run:
             known["run"] = welcome.run
         answer: dict[str, object] = {"ok": True, "last_step": welcome.last_step, **known}

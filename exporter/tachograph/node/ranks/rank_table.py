@@ -34,7 +34,8 @@ from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.wire import MAX_BOX_REASON_BYTES, MAX_EVENTS, cut, fits
 
 LONGEST_TICK = 3.0
-"""If two ticks are further apart, the exporter itself did not run, and the silence of its ranks does not count."""
+"""If two ticks are further apart, the exporter itself did not run: the silence of its ranks does not count, nor does
+their time without a step beyond this."""
 
 MAX_USERS = 64
 MAX_FORGOTTEN = 512
@@ -89,6 +90,8 @@ class Welcome(NamedTuple):
     last_step: int | None
     ended: float | None
     """Unix time of the last heartbeat of an earlier process of this rank, None if none is known."""
+    ended_seconds: float | None
+    """How long ago that was."""
     superseded: object | None
     """The connection that represented this rank until now."""
     run: str
@@ -144,11 +147,12 @@ class RankTable:
             earlier = EarlierProcess.of(old)
         elif absent is not None:
             earlier = EarlierProcess.restored(absent)
-        last_step = ended = None
+        last_step = ended = ago = None
         if earlier is not None and earlier.continues_in(hello):
             last_step, ended = earlier.step, earlier.heartbeat
-        if same and (old is None or old.link is not None):
-            ended = None  # the process never ended, only this exporter or the connection did
+            ago = None if earlier.heard is None else max(0.0, self._clock.monotonic() - earlier.heard)
+        if same and (old is None or old.link is not None or not (old.outcome or old.lost)):
+            ended = ago = None  # the process never ended, only this exporter or the connection did
         superseded = None
         if old is not None and old.link is not None:
             del self._by_link[old.link]
@@ -166,7 +170,7 @@ class RankTable:
         self._said_bye.pop(link, None)
         self.heard(link)
         self._place([rank])
-        return Welcome(last_step, ended, superseded, hello.run)
+        return Welcome(last_step, ended, ago, superseded, hello.run)
 
     def is_owner_awaited(self, uid: int) -> bool:
         """Return whether a first hello should wait, because its user's name is being looked up."""
@@ -275,7 +279,7 @@ class RankTable:
         """End a rank that shuts down in an orderly way, and return it; the connection may say hello again."""
         rank = self._speaker(link)
         self._said_bye[link] = self._by_link.pop(link)
-        rank.end("finished", self._clock.monotonic(), self._clock.wall())
+        rank.end("finished", self._clock.monotonic())
         if bye.outcome == "failed":
             rank.fail(bye.category, bye.message)
             rank.failure_reason = bye.reason
@@ -292,32 +296,48 @@ class RankTable:
         else:
             rank.end_note = f"its process ended later: {in_words(status)}"
 
-    def lost(self, link: object, *, unsure: bool = False) -> Rank | None:
-        """Note the end of a connection; return its rank, which died, or of which `gone` will say how it ended."""
+    def lost(self, link: object, *, unsure: bool = False, lives: bool = False) -> Rank | None:
+        """Note the end of a connection; return its rank if it had not said bye.
+
+        Where its process `lives`, that is no end: the rank may come back, and is frozen if it does not. Else it died;
+        where that is `unsure`, `gone` will say how it ended.
+        """
         self._said_bye.pop(link, None)
         rank = self._by_link.pop(link, None)
         if rank is not None:
-            rank.lose(self._clock.monotonic(), self._clock.wall())
-            if not unsure:
-                self.gone(rank)
+            rank.link = None
+            if not lives:
+                self.ended_alone(rank)
+                if not unsure:
+                    self.gone(rank)
         return rank
+
+    def ended_alone(self, rank: Rank) -> bool:
+        """Note that the process of a rank without a connection has ended; return whether that is news."""
+        run = self._runs.get(rank.hello.run)
+        if rank.link is not None or rank.outcome or run is None or run.ranks.get(rank.hello.rank) is not rank:
+            return False
+        rank.lose(self._clock.monotonic(), self._clock.wall())
+        return True
 
     def gone(self, rank: Rank, status: int | None = None) -> None:
         """Conclude how the process of a lost rank ended, in the form of wait(2); it died where that is not known.
 
-        Exit code 0 acquits it, also later, and so do the signals by which a scheduler or a terminal ends a process, and
-        the exit codes by which a process says that it ended by one.
+        An exit code is a failure, and no death: 0 acquits it, also later, and so do the signals by which a scheduler or
+        a terminal ends a process, and the exit codes by which a process says that it ended by one.
         """
         if rank.lost is None or (rank.outcome and status is None):  # it is back; this is known
             return
-        rank.end("dead", *rank.lost)
+        rank.end("dead", rank.lost)
         if status is None:
             return
-        rank.end_note = f"{in_words(status)}, without a final message"
         if status == 0:
-            rank.end("finished", *rank.lost)
+            rank.end("finished", rank.lost)
+        elif rank.outcome == "dead" and os.WIFEXITED(status):
+            _fail_by(rank, os.WEXITSTATUS(status))
         elif category := asked_to_end(status):
             rank.fail(category)
+        rank.end_note = f"{in_words(status)}, without a final message"
 
     def heard(self, link: object) -> None:
         """Note that a connection sent something, whatever it was."""
@@ -338,6 +358,7 @@ class RankTable:
         for rank in list(self.ranks()):
             if rank.ended is None and gap > LONGEST_TICK:
                 rank.heard = min(now, rank.heard + gap)
+                rank.skip(gap - LONGEST_TICK, now)
             rank.states.add(self.state_of(rank))
             if rank.ended is not None and now - rank.ended > self._retention(rank):
                 self._forget(rank)
@@ -505,12 +526,11 @@ class RankTable:
 
     def blocks(self, level: str = ALL) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
         """Yield the samples of each rank, at one of SERIES_LEVELS, and of each run's sums, with their owner."""
-        now = self._clock.monotonic()
         for name, run in sorted(self._runs.items()):
             view = self._view(name, run)
             for rank, state in view.states.items():
                 if rank.named is not None:
-                    yield rank.peer.uid, rank.samples(now, state, self.peak_flops_of(rank), level)
+                    yield rank.peer.uid, rank.samples(view.now, view.wall, state, self.peak_flops_of(rank), level)
             if view.states and all(rank.named is None for rank in view.states):
                 continue
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])

@@ -21,6 +21,9 @@ from tachograph.node.ranks.series import RankSeries
 GRACE_STEPS = 2
 """Usual steps beyond the window's length after which its figures are those of a time that is over."""
 
+CLOCKS_APART_SECONDS = 2.0
+"""Where the exporter's clock and the rank's differ by more over some steps, one was set or the exporter did not run."""
+
 WORK = {"steps": catalog.TRAIN_STEPS.key, **catalog.WORK}
 """What steps are worth -> wire key of the counter."""
 
@@ -73,13 +76,16 @@ class RecentSteps:
         """Whether one of the steps took so much longer than usual that a mean of the others is lost in it."""
         self._holds_until = -math.inf
 
-    def take(self, series: RankSeries, now: float, ended: float | None) -> None:
-        """Read the counters of a frame made at `now`, whose last step ended at `ended`, and add its figures.
+    def take(self, series: RankSeries, now: float, ended: float | None, told: float | None = None) -> None:
+        """Read the counters of a frame heard at `now`, whose last step ended at `ended`, and add its figures.
+
+        Both are by the exporter's monotonic clock; `told` is the Unix time that the rank has for the latter.
 
         What the rank says itself stands: figures of a client that has a window of its own, or a wait measured in
         another way.
         """
-        counted = _counted(series, ended) if _ORDINARY_STEPS in series.counters else self._plain.take(series, ended)
+        is_counted = _ORDINARY_STEPS in series.counters
+        counted = _counted(series, ended) if is_counted else self._plain.take(series, ended, told)
         if counted is not None and counted.steps > self._window[-1].steps:
             work = {unit: done for unit, key in WORK.items() if (done := series.total(key)) is not None}
             self._add(counted._replace(work=work))
@@ -145,7 +151,7 @@ class PlainSteps:
         self._before: PlainCounts | None = None
         self._ordinary = NONE_YET
 
-    def take(self, series: RankSeries, ended: float | None) -> Ordinary | None:
+    def take(self, series: RankSeries, ended: float | None, told: float | None) -> Ordinary | None:
         """Return all ordinary steps so far; None before the rank counts steps that end."""
         steps, before = series.total(_STEPS), self._before
         if ended is None or not steps:
@@ -154,7 +160,7 @@ class PlainSteps:
             return self._ordinary
         waits, phases = series.total(_WAIT), series.counters.get(_PHASES, {})
         wait = waits if waits is not None else phases.get("collective") or None
-        now = PlainCounts(ended, steps, series.total(_TAGGED) or 0.0, wait, dict(phases))
+        now = PlainCounts(ended, told, steps, series.total(_TAGGED) or 0.0, wait, dict(phases))
         self._before = now
         if before is not None and now.ended > before.ended and now.is_ordinary(before):
             self._ordinary = now.added_to(self._ordinary, before)
@@ -162,9 +168,10 @@ class PlainSteps:
 
 
 class PlainCounts(NamedTuple):
-    """The plain counters of a rank at the end of a step."""
+    """The plain counters of a rank at the end of a step, by our clock and by its own."""
 
     ended: float
+    told: float | None
     steps: float
     tagged: float
     wait: float | None
@@ -177,7 +184,11 @@ class PlainCounts(NamedTuple):
     def is_ordinary(self, before: PlainCounts) -> bool:
         """Return whether all steps since an earlier end were ordinary."""
         paused = self.since(before, "checkpoint") + self.since(before, "init")
-        short = paused <= PAUSE_SHARE * (self.ended - before.ended)
+        took = self.ended - before.ended
+        by_rank = took if self.told is None or before.told is None else self.told - before.told
+        if abs(took - by_rank) > CLOCKS_APART_SECONDS:
+            return False
+        short = paused <= PAUSE_SHARE * took
         return short and self.tagged == before.tagged and self.since(before, "eval") <= 0
 
     def added_to(self, ordinary: Ordinary, before: PlainCounts) -> Ordinary:

@@ -15,22 +15,27 @@ from tachograph.node.samples import Sample
 
 
 class EarlierProcess(NamedTuple):
-    """The remembered facts of an earlier process of a rank: its step, its last heartbeat (Unix time), how it ended."""
+    """The remembered facts of an earlier process of a rank: its step, its last heartbeat (Unix time), how it ended.
+
+    `heard` is the time of the heartbeat by the monotonic clock, which all exporters of one boot share; None if it was
+    saved by one that did not say.
+    """
 
     step: int | None
     heartbeat: float
     attempt: int
     finished: bool
+    heard: float | None = None
 
     @classmethod
     def of(cls, rank: Rank) -> EarlierProcess:
         """Return the facts of a rank's present process."""
-        return cls(rank.step, rank.heartbeat, rank.hello.attempt, rank.outcome == "finished")
+        return cls(rank.step, rank.heartbeat, rank.hello.attempt, rank.outcome == "finished", rank.heard)
 
     @classmethod
     def restored(cls, saved: SavedProcess | SavedRank) -> EarlierProcess:
         """Return the facts of a process known to a previous exporter."""
-        return cls(saved.step, saved.heartbeat, saved.attempt, saved.finished)
+        return cls(saved.step, saved.heartbeat, saved.attempt, saved.finished, saved.heard)
 
     def continues_in(self, hello: Hello) -> bool:
         """Return whether a hello continues it: not after it finished, unless the hello has a later attempt."""

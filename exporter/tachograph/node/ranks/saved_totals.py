@@ -39,6 +39,7 @@ class SavedProcess(msgspec.Struct, frozen=True):
     merged: dict[str, dict[str, Sum]]
     observed: dict[str, tuple[dict[int, Count], Sum]]
     """Wire key → counts by bucket index, sum."""
+    heard: float | None = None
 
     def is_of(self, hello: Hello, peer: Peer) -> bool:
         """Return whether a hello comes from this process, in the same attempt."""
@@ -67,6 +68,7 @@ class SavedRank(msgspec.Struct, frozen=True):
     heartbeat: float
     attempt: int
     finished: bool
+    heard: float | None = None
 
 
 class SavedTotals(msgspec.Struct, frozen=True):

@@ -36,7 +36,9 @@ class RunOnNode:
         made, where, still = facts.pop("made", None), facts.pop("where", None), facts.pop("still", None)
         told = {
             "phase_since": None if phase is None else self.wall - since,
+            "phase_seconds": None if phase is None else since,
             "progress_time": None if made is None else self.wall - made,
+            "progress_seconds": made,
         }
         moment = {"seq": self._seq[rank], "time": self.wall, "phase": phase, "where": where, "still": still, **told}
         self.table.state(rank, State(v=1, metrics=facts, **moment))

@@ -24,8 +24,7 @@ def node(table: Any, hand: Any) -> Any:
     for rank in range(3):
         table.greet(rank, rank=rank, pid=10 + rank)
         table.tell(rank, 1, hand.clock.wall())
-        table.tick()
-        hand.turn(10)
+        hand.turn(10, table.tick)
     return table
 
 
@@ -33,7 +32,7 @@ def tell(
     node: Any, hand: Any, rank: int, seq: int, *, phase: str | None = None, since: float = 0.0, **told: float
 ) -> None:
     wall = hand.clock.wall()
-    node.tell(rank, seq, wall, phase=phase, phase_since=wall - since if phase else None, metrics=told)
+    node.tell(rank, seq, wall, phase=phase, phase_seconds=since if phase else None, metrics=told)
     node.tick()
 
 

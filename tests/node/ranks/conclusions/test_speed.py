@@ -224,10 +224,13 @@ def test_ranks_that_stand_still_in_data_are_stalled(run: Run) -> None:
     run.tell(phase="data", phase_since=run.hand.clock.wall() - 100, progress_time=None)
     assert ("run_data_stall_seconds",) not in told(run.table)
     run.goes(2 * MINUTE, 0.5)
-    run.tell(phase="data", phase_since=run.hand.clock.wall())
+    began = run.hand.clock.wall()
+    run.tell(phase="data", phase_since=began)
     run.hand.turn(9.0, run.table.tick)
     assert told(run.table)["run_data_stall_seconds",] == 0
     for _ in range(20):
-        run.tell(phase="data", phase_since=run.hand.clock.wall() - 20, progress_time=run.hand.clock.wall() - 20)
+        for link in run.links:
+            run.table.heard(link)
+        run.tell(phase="data", phase_since=began, progress_time=began)
         run.hand.turn(1.0, run.table.tick)
     assert told(run.table)["run_data_stall_seconds",] == pytest.approx(20, abs=2)

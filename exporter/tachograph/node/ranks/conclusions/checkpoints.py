@@ -40,8 +40,8 @@ class RunCheckpoints:
             yield Sample(catalog.RUN_CHECKPOINT_SAVING, (view.run,), max(saving))
         started = [rank.started for rank in view.alive if rank.started is not None]
         if started:
-            saved = view.gauges(catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)
-            yield Sample(catalog.RUN_UNSAVED, (view.run,), max(view.wall - max([*started, *saved]), 0.0))
+            saved = [rank.saved_at for rank in view.alive if rank.saved_at is not None]
+            yield Sample(catalog.RUN_UNSAVED, (view.run,), max(view.now - max([*started, *saved]), 0.0))
         free = view.gauge_of_each(catalog.TRAIN_CHECKPOINT_FREE.key)
         if free:
             rank = min(free, key=free.__getitem__)

@@ -30,17 +30,13 @@ ROW_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a process of a rank ended: when, and when it began, by the monotonic clock; when by that of the day.
-
-    `restarts` counts the processes of the rank before it.
-    """
+    """How a process of a rank ended: when, and when it began; `restarts` counts the processes of the rank before it."""
 
     rank: Rank
     number: int
     at: float
     began: float
     restarts: int
-    wall: float
     reason: str
     said: LastWords
 
@@ -53,12 +49,11 @@ class RankEnd:
 def ends_of(rank: Rank, view: RunView) -> Iterator[RankEnd]:
     """Yield the ends of a rank's processes, the earlier one and the present one, but for those that finished."""
     if (earlier := rank.earlier_end) is not None:
-        yield RankEnd(rank, rank.hello.rank, view.now - (view.wall - earlier.wall), *earlier[1:])
+        yield RankEnd(rank, rank.hello.rank, *earlier[1:])
     found = rank.end_at(view.now)
     if found is not None and found[1] != "finished":
-        wall, reason = found
-        at, said = view.now - (view.wall - wall), rank.last_words(view.now)
-        yield RankEnd(rank, rank.hello.rank, at, rank.began, rank.restarts, wall, reason, said)
+        at, reason = found
+        yield RankEnd(rank, rank.hello.rank, at, rank.began, rank.restarts, reason, rank.last_words(view.now))
 
 
 class Ends:
@@ -75,8 +70,8 @@ class Ends:
         seen = set()
         for rank in view.states:
             for end in ends_of(rank, view):
-                seen.add((end.number, end.wall, end.reason))
-                if (end.number, end.wall, end.reason) not in self._noted and end.at > self._past:
+                seen.add((end.number, end.at, end.reason))
+                if (end.number, end.at, end.reason) not in self._noted and end.at > self._past:
                     self._ends[end.number, end.began] = end
             if not rank.outcome or rank.outcome == "finished":
                 self._withdraw(rank, view)

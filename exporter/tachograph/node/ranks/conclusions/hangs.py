@@ -13,7 +13,7 @@ from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS, is_bystander
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
-from tachograph.node.ranks.rank import Rank
+from tachograph.node.ranks.rank import Rank, wall_of
 from tachograph.node.samples import Sample
 
 K = TypeVar("K", bound=Hashable)
@@ -176,7 +176,8 @@ class Hang:
         """Yield who has finished, whether the run is overdue, and the evidence if it is."""
         finished = sorted((rank for rank in view.states if rank.outcome == "finished"), key=lambda rank: -rank.ended_at)
         for rank in finished[: diagnosis.CROWD + 1]:
-            yield Sample(catalog.RUN_FINISHED, (view.run, *seat(rank)), rank.ended_at)
+            at = wall_of(rank.ended_at, view.now, view.wall)
+            yield Sample(catalog.RUN_FINISHED, (view.run, *seat(rank)), at)
         ranks = members(view)
         if not ranks:
             return

@@ -78,12 +78,12 @@ def _lost(rank: Rank, view: RunView) -> bool:
     """Return whether the loss of a rank is not finite, or was so a moment ago, also where it ended by that."""
     if not rank.outcome and not math.isfinite(_loss(rank)):
         return True
-    last = rank.series.gauge(catalog.TRAIN_LOSS_NONFINITE_TIMESTAMP.key)
+    last = rank.nonfinite_at
     if last is None:
         return False
     if rank.outcome:
-        return rank.ended_at - last < HEALED_SECONDS and view.wall - rank.ended_at < ENDED_SECONDS
-    return view.wall - last < HEALED_SECONDS
+        return rank.ended_at - last < HEALED_SECONDS and view.now - rank.ended_at < ENDED_SECONDS
+    return view.now - last < HEALED_SECONDS
 
 
 def first_to_lose(lost: Sequence[Rank]) -> tuple[list[Rank], float | None]:

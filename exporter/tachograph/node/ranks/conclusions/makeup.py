@@ -56,7 +56,7 @@ class Makeup:
 
     def samples(self, view: RunView) -> Iterator[Sample]:
         """Yield when the youngest process of the run started, and how long ago its batch changed."""
-        if view.started is not None:
-            yield Sample(catalog.RUN_STARTED, (view.run,), view.started)
+        if view.youngest is not None:
+            yield Sample(catalog.RUN_STARTED, (view.run,), view.youngest.started_wall)
         if self.batch_changed > -math.inf:
             yield Sample(catalog.RUN_BATCH_CHANGED, (view.run,), view.now - self.batch_changed)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.view import RunView
+from tachograph.node.ranks.rank import wall_of
 from tachograph.node.samples import Sample
 
 
@@ -20,7 +21,7 @@ def presence(view: RunView) -> Iterator[Sample]:
     attempt = max(rank.hello.attempt for rank in view.states)
     yield Sample(catalog.RUN_RESTARTS, (view.run, str(attempt)), max(rank.restarts for rank in view.states))
     if view.progress is not None:
-        yield Sample(catalog.RUN_PROGRESS, (view.run,), view.progress)
+        yield Sample(catalog.RUN_PROGRESS, (view.run,), wall_of(view.progress, view.now, view.wall))
     if view.train_step is not None:
         yield Sample(catalog.RUN_TRAIN_STEP, (view.run,), view.train_step)
     if steps := view.totals(catalog.TRAIN_STEPS.key):

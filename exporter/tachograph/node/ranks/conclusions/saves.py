@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tachograph.catalog import index as catalog
@@ -13,15 +14,16 @@ class RunSaves:
     """Remembers the last save of any rank here: the next attempt has none until its first."""
 
     def __init__(self) -> None:
+        self._at = -math.inf
         self._saved = 0.0
         self._step: float | None = None
 
     def look(self, view: RunView) -> None:
-        """Note a save that is newer."""
+        """Note a save that is newer; its time is shown as its rank tells it."""
         for rank in view.states:
             saved = gauge(rank, catalog.TRAIN_CHECKPOINT_TIMESTAMP.key)
-            if saved is not None and saved > self._saved:
-                self._saved = saved
+            if saved is not None and rank.saved_at is not None and rank.saved_at > self._at:
+                self._at, self._saved = rank.saved_at, saved
                 self._step = gauge(rank, catalog.TRAIN_CHECKPOINT_STEP.key)
 
     def samples(self, view: RunView) -> Iterator[Sample]:

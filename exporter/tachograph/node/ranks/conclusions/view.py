@@ -15,7 +15,7 @@ from tachograph.node.ranks.rank import Rank
 
 @dataclass(frozen=True)
 class RunView:
-    """The ranks of a run with their states, by `now` of the monotonic clock and `wall` of the day, both in seconds.
+    """The ranks of a run with their states, `now` by the monotonic clock, as all times are; `wall` is that of the day.
 
     `peak_flops` returns the peak FLOP/s of a rank's device, None where that is not known.
     """
@@ -38,7 +38,7 @@ class RunView:
 
     @cached_property
     def progress(self) -> float | None:
-        """Unix time of the last step that one of the living completed; None before the first.
+        """When one of the living last completed a step; None before the first.
 
         The step of a rank that has ended does not count: where it was left behind, its successor compiles elsewhere.
         """
@@ -47,12 +47,18 @@ class RunView:
     @cached_property
     def without_step(self) -> float | None:
         """Seconds since that step."""
-        return None if self.progress is None else max(0.0, self.wall - self.progress)
+        return None if self.progress is None else max(0.0, self.now - self.progress)
+
+    @cached_property
+    def youngest(self) -> Rank | None:
+        """Whose process started last, of those that run; None before any has said when it did."""
+        known = (rank for rank in self.running if rank.started is not None)
+        return max(known, key=lambda rank: rank.started or 0.0, default=None)
 
     @cached_property
     def started(self) -> float | None:
-        """Unix time at which the youngest process of those that run started; None before any has said so."""
-        return max((rank.started for rank in self.running if rank.started is not None), default=None)
+        """When that was."""
+        return None if self.youngest is None else self.youngest.started
 
     @cached_property
     def steps(self) -> Mapping[Rank, float]:
