@@ -64,6 +64,8 @@ class Cluster:
         volumes = {volume["name"]: volume for volume in self.pod["volumes"]}
         places = {"/run/tachograph": str(self.folder)}
         for mount in exporter["volumeMounts"][1:]:
+            if "secret" not in volumes[mount["name"]]:
+                continue
             place = self.folder / "mounted" / Path(mount["mountPath"]).name
             place.parent.mkdir(exist_ok=True)
             place.symlink_to(self.folder / volumes[mount["name"]]["secret"]["secretName"])

@@ -1,4 +1,4 @@
-"""What of a run only its owner and the site's readers may read; everybody else reads the rest.
+"""The private parts of a run: only its owner and the site's readers may read them; everybody else reads the rest.
 
 | | private | shown to everybody |
 |---|---|---|
