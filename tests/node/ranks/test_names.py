@@ -96,8 +96,8 @@ def test_new_labels_in_each_frame_have_a_budget(table: Any, hand: Any, page: Pag
 
 def test_a_rank_without_room_is_known_and_has_no_series(table: Any, hand: Any) -> None:
     """Its user's budget is spent: no series names it or its run until there is room again; others' ranks are shown."""
-    while table.shares.of(666).names.spend(1):
-        pass
+    for _ in range(NAMES_BURST):
+        table.shares.of(666).names.spend(1)
     table.greet(link := object(), RUDE, run="new", uuid="GPU-aaaa")
     table.tell(link, step=7, metrics={"loss": 1.0})
     table.greet(mine := object(), ME, run="mine")
