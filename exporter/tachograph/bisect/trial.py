@@ -12,7 +12,7 @@ from pathlib import Path
 from tachograph.bisect import warden
 from tachograph.bisect.process_tree import POLL_SECONDS, Descendants
 from tachograph.bisect.tally import Trial
-from tachograph.bisect.warden import Outcome, Warden
+from tachograph.bisect.warden import CommandEnd, Warden
 
 CANNOT = {
     125: "it left with 125, which says that this value cannot be tested",
@@ -50,7 +50,7 @@ def run(value: str, command: Sequence[str], log: Path, limit: float | None, grac
     finally:
         if not in_time:
             _end(started)
-        outcome = started.outcome() or Outcome(None, "what watches over it was killed", descendants.end(grace))
+        outcome = started.outcome() or CommandEnd(None, "what watches over it was killed", descendants.end(grace))
     seconds = time.monotonic() - began
     if outcome.error:
         raise CannotRunError(f"cannot run {command[0]!r:.100}: {outcome.error}")

@@ -23,7 +23,7 @@ KILLED_GRACE_SECONDS = 0.5
 """Time that a command has to end after SIGTERM when the bisection was killed: nobody waits for its result."""
 
 
-class Outcome(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a command ended: its exit status, negative for a signal; or why it could not be run."""
 
     status: int | None
@@ -61,11 +61,11 @@ class Warden:
         """Have it end the command with all it started; asked again, without more grace."""
         self.process.terminate()
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> CommandEnd | None:
         """Return what it reported before it ended; None if it was killed itself."""
         with os.fdopen(self._receiver, "rb") as report:
             said = report.read()
-        return Outcome(*json.loads(said)) if said else None
+        return CommandEnd(*json.loads(said)) if said else None
 
 
 def main(asked: str) -> None:
@@ -91,7 +91,7 @@ def main(asked: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: descendants.hurry())
     left = descendants.end(grace if os.getppid() == parent else min(grace, KILLED_GRACE_SECONDS))
     with os.fdopen(report, "wb") as to:
-        to.write(json.dumps(Outcome(status, error, left)).encode())
+        to.write(json.dumps(CommandEnd(status, error, left)).encode())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 from tachograph.node.ranks.frames import Bye, Peer
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.names import MOST_RANKS, MOST_VALUES, NAMES_BURST, NAMES_PER_HOUR, RANK_SERIES, Names
+from tachograph.node.ranks.names import MOST_RANKS, MOST_VALUES, NAMES_BURST, NAMES_PER_HOUR, RANK_SERIES, NewNames
 
 ME, RUDE = Peer(1000, 1), Peer(666, 2)
 SCRAPE = 5.0
@@ -96,8 +96,8 @@ def test_new_labels_in_each_frame_have_a_budget(table: Any, hand: Any, page: Pag
 
 def test_a_rank_without_room_is_known_and_has_no_series(table: Any, hand: Any) -> None:
     """Its user's budget is spent: no series names it or its run until there is room again; others' ranks are shown."""
-    while table.shares.of(666).names.spend(1):
-        pass
+    for _ in range(NAMES_BURST):
+        table.shares.of(666).names.spend(1)
     table.greet(link := object(), RUDE, run="new", uuid="GPU-aaaa")
     table.tell(link, step=7, metrics={"loss": 1.0})
     table.greet(mine := object(), ME, run="mine")
@@ -141,7 +141,7 @@ def test_a_full_node_has_room_when_its_exporter_has_been_restarted(table: Any) -
 
 def test_what_is_remembered_is_bounded(hand: Any) -> None:
     """Known ranks and values of one user are as many as the limits say, and the oldest are forgotten first."""
-    names = Names(lambda: hand.now)
+    names = NewNames(lambda: hand.now)
     for number in range(MOST_RANKS + 5):
         hand.turn(3600.0)
         assert names.rank("r", number, "") is not None

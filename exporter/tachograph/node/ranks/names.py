@@ -1,7 +1,7 @@
 """How many new series one user may have Prometheus keep: those of a new rank, and one for each new value of a label.
 
 A page never has more than `limits.series`, but ranks that come under new names could fill it with new series at every
-scrape, and Prometheus keeps each of them for hours. Names that are known cost nothing, so a restart is free.
+scrape, and Prometheus keeps each of them for hours. NewNames that are known cost nothing, so a restart is free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES_PER_HOUR = 40_000
 
 MOST_RANKS = 1024
 MOST_VALUES = 20_000
-"""Names of one user that are known; the oldest are forgotten, and cost again."""
+"""NewNames of one user that are known; the oldest are forgotten, and cost again."""
 
 
 class NamedRank:
@@ -31,7 +31,7 @@ class NamedRank:
 
     __slots__ = ("_names", "_values")
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NewNames) -> None:
         self._names = names
         self._values: set[tuple[str, str]] = set()
 
@@ -48,7 +48,7 @@ class NamedRank:
         return True
 
 
-class Names:
+class NewNames:
     """The names that one user's ranks have had, and how many new series are left."""
 
     __slots__ = ("_clock", "_left", "_ranks", "_refilled", "refused")
@@ -59,7 +59,7 @@ class Names:
         self._refilled = clock()
         self._ranks: dict[tuple[str, int], NamedRank] = {}
         self.refused = 0
-        """Names refused so far."""
+        """NewNames refused so far."""
 
     @property
     def is_whole(self) -> bool:

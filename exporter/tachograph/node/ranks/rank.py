@@ -16,7 +16,7 @@ from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
 from tachograph.node.ranks.last_words import SILENCE, LastWords, last_words
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.names import NamedRank, Names
+from tachograph.node.ranks.names import NamedRank, NewNames
 from tachograph.node.ranks.raised import Raised, known_reason, raised
 from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
@@ -166,7 +166,7 @@ class Rank:
         self._last_event = -1
         self._observed: dict[str, Buckets] = {}
 
-    def name(self, names: Names) -> bool:
+    def name(self, names: NewNames) -> bool:
         """Give the rank series if its user's names have room for them; return whether they had."""
         hello = self.hello
         said = hello.local_rank, hello.world_size, hello.attempt, hello.uuid, self.config, self.job, self.coordinates

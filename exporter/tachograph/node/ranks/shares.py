@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from tachograph.catalog import index as catalog
-from tachograph.node.ranks.names import Names
+from tachograph.node.ranks.names import NewNames
 from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.samples import Sample
 
@@ -46,7 +46,7 @@ class Share:
         self.connections = 0
         self.kept_bytes = 0
         self.series = 0
-        self.names = Names(shares.clock)
+        self.names = NewNames(shares.clock)
 
     def spend(self, seconds: float) -> None:
         """Charge CPU seconds."""
