@@ -117,8 +117,8 @@ def test_several_early_leavers(play: Play) -> None:
 
 
 def test_a_bye_that_is_lost(play: Play) -> None:
-    """INCIDENTS 49: the exporter learns of the exit code from the process alone: 0 acquits."""
-    for code, state in ((0, "finished"), (1, "dead")):
+    """INCIDENTS 49: the exporter learns of the exit code from the process alone: 0 acquits, 1 is a failure."""
+    for code, state in ((0, "finished"), (1, "failed")):
         played = play(Exit(at=30, ranks=(3,), code=code, others="train", bye="lost"), until=31, **QUIET)
         assert byes(played) == {}
         assert played.rank("rank_state", 3)[state,] == 1

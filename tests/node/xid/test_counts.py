@@ -191,6 +191,17 @@ def test_a_clock_that_is_set_back_changes_no_count() -> None:
     assert counts.of(UUID) == {79: (2, 1e9)}
 
 
+def test_a_clock_that_is_set_dates_what_was_before_anew() -> None:
+    """By the present clock of the day, with which it is compared; readings that differ a little change nothing."""
+    counts = XidCounts()
+    counts.name("b", "GPU-a")
+    counts.add("b", 79, 50.0, 1050.0)
+    counts.date_anew(1000.4)
+    assert counts.of("GPU-a") == {79: (1, 1050.0)}
+    counts.date_anew(4600.0)
+    assert counts.of("GPU-a") == {79: (1, 4650.0)}
+
+
 def test_a_late_report_of_the_same_event_moves_nothing_back() -> None:
     """A record read after a newer one neither counts again nor sets the time back."""
     counts = XidCounts()

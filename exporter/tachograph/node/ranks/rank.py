@@ -421,8 +421,8 @@ class Rank:
 
     @property
     def nonfinite_at(self) -> float | None:
-        """When its loss was last NaN or infinite; None if it never was."""
-        return self._nonfinite.at if self.series.gauge(_NONFINITE) is not None else None
+        """When its loss was last NaN or infinite, as its frames told; None if none did."""
+        return self._nonfinite.at
 
     def phase_seconds(self, now: float) -> float | None:
         """Return the seconds in the current phase, continued by the exporter's clock since the rank's last frame."""

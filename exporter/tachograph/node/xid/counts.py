@@ -50,6 +50,9 @@ NAMING_SECONDS = 30.0
 LOG_SECONDS = 2.0
 """How long an event of NVML's waits for the log, where that is read, to report the same and say how bad it is."""
 
+SET_SECONDS = 1.0
+"""Where the times of an Xid by both clocks have come further apart, the clock of the day was set since."""
+
 POLL_SECONDS = 0.25
 PAUSE_SECONDS = 0.1  # after each turn at the log: KernelLog says why
 
@@ -109,6 +112,14 @@ class XidCounts:
         with self._lock:
             own = sorted(self._by_owner.get(uuid, {}).items())
             return {xid: (each.count, each.unix) for (xid, kind), each in own if kind is nonfatal}
+
+    def date_anew(self, ahead: float) -> None:
+        """Date what happened by the present clock of the day, `ahead` of the monotonic one, if it was set since."""
+        with self._lock:
+            for own in self._by_owner.values():
+                for each in own.values():
+                    if abs(each.last_at + ahead - each.unix) > SET_SECONDS:
+                        each.unix = each.last_at + ahead
 
     def nameless(self) -> dict[str, list[int]]:
         """Return the Xids of bus ids where no known GPU sits."""
@@ -179,6 +190,7 @@ class XidWatch:
     def rows(self, identities: Sequence[GpuIdentity]) -> list[Row]:
         """Return the samples of every GPU that has a UUID: of an Xid from its first on."""
         self._count_events()
+        self._counts.date_anew(self._wall() - self._clock())
         return [row for gpu in identities if gpu.uuid for row in self._gpu_rows(gpu)]
 
     def kernel_rows(self) -> list[Row]:

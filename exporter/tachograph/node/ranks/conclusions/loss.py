@@ -79,7 +79,7 @@ def _lost(rank: Rank, view: RunView) -> bool:
     if not rank.outcome and not math.isfinite(_loss(rank)):
         return True
     last = rank.nonfinite_at
-    if last is None:
+    if last is None or rank.series.gauge(catalog.TRAIN_LOSS_NONFINITE_TIMESTAMP.key) is None:
         return False
     if rank.outcome:
         return rank.ended_at - last < HEALED_SECONDS and view.now - rank.ended_at < ENDED_SECONDS
