@@ -95,7 +95,7 @@ class Listener:
         yield Sample(catalog.CONNECTIONS, ("rank",), len(self._connections))
         for reason, count in self.refused.items():
             yield Sample(catalog.CONNECTIONS_REFUSED, ("rank", reason), count)
-        if self._inode is not None:  # a replay has no socket
+        if self._owner is not None:  # a replay has no socket
             yield Sample(catalog.COLLECTOR_SUCCESS, ("socket",), self.is_open and self.is_reachable)
 
     async def open(self) -> None:
