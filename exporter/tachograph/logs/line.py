@@ -57,6 +57,7 @@ _ELEMENT = re.compile(
     rf"""\s?(?:
       \[(?P<square>[^\[\]\n]{{1,200}})\](?P<std><std(?:out|err)>)?(?P<colon>:)?\s?
     | \((?P<round>(?=[^()\n]{{0,80}}\b(?:pid|rank|ip)=)[^()\n]{{1,200}})\)\s?
+    | \{{(?P<curly>(?=[^{{}}\n]{{0,120}}\b(?:pod|rank|node|host)=)[^{{}}\n]{{1,200}})\}}\s?
     | (?:[A-Za-z][\w.-]*:\ )?(?P<host>[A-Za-z<][\w.<>-]*):(?P<pid>\d+):\d+\ \[(?P<gpu>\d{{1,3}})\]\ (?=.{{0,40}}NCCL)
     | (?:(?:time|ts|timestamp)=)?(?P<stamp>{_STAMP})(?:<std(?:out|err)>|\ std(?:out|err)\ [FP]\b)?[:,]?\ ?(?:-\ )?
     | (?P<pair>(?i:(?:global[_-]?)?rank[=: ]?\d{{1,6}}|(?:local_?rank|pid|node|host|ip|pod)=[\w.:-]+))
@@ -71,14 +72,14 @@ _LEVEL = re.compile(r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|
 _SYSLOG = re.compile(r"(?P<host>[A-Za-z][\w.-]*) (?:(?:[\w./@-]+\[\d+\]|kernel)|(?P<tag>[\w./@-]+)):\s?")
 _UPTIME = re.compile(r"\s{0,8}\+?\d{1,9}\.\d{6}")
 _PLACE = re.compile(r"[IWEFVDC] [\w./-]+:\d+")
-_MPI = re.compile(r"(?:\S*@)?\d+,(\d{1,6})")
+_MPI = re.compile(r"(?:\S*@)?(?:\d+,)?(\d{1,6})")
 _RANK = re.compile(
     r"(?<![a-z])(?<!local[_ -])(?<!node[_ -])(?<!lora[_ -])(?:global[_ -]?)?rank[ _:=#-]{0,2}(\d{1,6})\b", re.IGNORECASE
 )
 _OWN_RANK = re.compile(r"[Rr]ank[ :=]{0,2}(\d{1,6})")
 _LOCAL = re.compile(r"(?<![a-z])local[_ -]?rank *[:=]? *(\d{1,4})\b", re.IGNORECASE)
 _PID = re.compile(r"(?<![a-z])pid[ :=]{1,2}(\d{1,9})\b", re.IGNORECASE)
-_NODE = re.compile(r"(?<![a-z])(?:ip|host(?:name)?|node(?:_?name)?|pod)[=:/] ?([\w.-]+)", re.IGNORECASE)
+_NODE = re.compile(r"(?<![a-z])(?:ip|host(?:name)?|node(?:_?name)?|pod)[=:/] ?\"?([\w.-]+)", re.IGNORECASE)
 _WORKER = re.compile(r"([\w.-]+), ")
 """A rank beside a worker's name numbers the workers, not their processes."""
 _ROLE = re.compile(r"[A-Za-z_]{2,20}?(\d{1,4})")
@@ -113,7 +114,8 @@ def parse(line: str, until: float, shape: Shape = PLAIN) -> LogLine:
             at = _behind_time(line, match, at, facts)
     found = facts.line(line[at if kept < 0 else kept :])
     if found.rank is None and shape.prefix is not None and (learned := shape.prefix.match(found.text)):
-        return with_facts(found._replace(text=found.text[learned.end() :]), learned[0], until)
+        rank = int(learned["number"]) if "number" in shape.prefix.groupindex else None
+        return with_facts(found._replace(text=found.text[learned.end() :], rank=rank), learned[0], until)
     return found
 
 
@@ -180,7 +182,7 @@ class _Facts:
         """Take what an element says; return whether it says anything."""
         if match["square"] is not None:
             return self._brackets(match)
-        if (words := match["round"] or match["pair"]) is not None:
+        if (words := match["round"] or match["curly"] or match["pair"]) is not None:
             return self._words(words, worker=_WORKER.match(words))
         if match["gpu"] is not None:
             self.node = match["host"]

@@ -21,6 +21,11 @@ _NUMBERS = tuple(
         r"\[(\d{1,6})\]:? ",
     )
 )  # fmt: skip
+_INNER = tuple(
+    re.compile(form)
+    for form in (r"(?P<number>\d{1,6}): ", r"\[(?P<number>\d{1,6})\]:? ", r"\((?P<number>\d{1,6})\) ", r"[\w.-]+ (?P<number>\d{1,6}): ")
+)
+_FEW = 60
 _NAME = r"([A-Za-z](?:[\w.-]*[\w-])?)"
 _RANK = re.compile(r"(?<![a-z])(?:global[ _-]?)?rank[ _:=#-]{0,2}\d{1,6}\b", re.IGNORECASE)
 _CLOSING = re.compile(r"[\])>}|:, -]*")
@@ -59,8 +64,18 @@ def _prefix(sample: Sequence[str], shape: Shape) -> re.Pattern[str] | None:
             forms[re.sub(r"\w+", "w", found.text[: rank.start()]), behind[0] if behind else ""] += 1
     (form, closing), count = next(iter(forms.most_common(1)), (("", ""), 0))
     if count < max(3, _MOST * len(sample)):
-        return None
+        return _inner(sample, shape)
     return re.compile(r"\w+".join(map(re.escape, form.split("w"))) + r"\w*?[ _:=#-]{0,2}\d{1,6}" + re.escape(closing))
+
+
+def _inner(sample: Sequence[str], shape: Shape) -> re.Pattern[str] | None:
+    """Return the pattern of a number behind times and names, if it is a rank: few numbers that take turns."""
+    texts = [found.text for found in (parse(line, 0.0, shape) for line in sample[:_FEW]) if found.rank is None]
+    for form in _INNER:
+        found = Counter(int(match["number"]) for text in texts if (match := form.match(text)))
+        if found.total() >= max(4, _MOST * len(texts)) and 2 <= len(found) <= found.total() / 2:
+            return form if max(found) < 4 * len(found) + 8 else None
+    return None
 
 
 def _names(sample: Sequence[str], separator: str) -> re.Pattern[str] | None:

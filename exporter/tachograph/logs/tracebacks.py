@@ -19,10 +19,10 @@ _EACH = 4
 
 HEAD = re.compile(r"(?:[╭+][─-]+ ?)?(?:Exception Group )?Traceback \(most recent call last\)")
 _FRAME = re.compile(
-    r'(?: {2}|> |\t)?\bFile "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<name>.{1,80}))?'
+    r'(?: {2}|> |\t)?\bFile "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<name>\S{1,80}))?'
     r"|[│|] *(?P<drawn>[^\s:]{1,400}\.py):(?P<at>\d+) in (?P<of>[\w.<>]{1,80})"
 )
-_MARGIN = re.compile(r" *(?:\+-\+-+ \d+ -+|(?:\+ |\| ?)+|\+-+$)")
+_MARGIN = re.compile(r" *(?:\+-\+-+ \d+ -+|(?:\+ |[|│] ?)+|\+-+$)")
 """Of an exception group, which is indented to its end."""
 _EXCEPTION = re.compile(r"(?P<path>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?:\[[\w., ]+\])?(?P<more>:(?:\s|$)|\s*$)")
 _LEVELS = {"INFO", "WARNING", "WARN", "ERROR", "DEBUG", "CRITICAL", "FATAL", "NOTE"}
@@ -91,7 +91,7 @@ class Tracebacks:
                 continue
             end = _end(line, entry.prefix)
             rest = line[end:]
-            if margin := _MARGIN.match(rest):
+            if (margin := _MARGIN.match(rest)) and not rest.rstrip().endswith("│"):
                 rest = rest[margin.end() :]
             if not rest.strip() or rest.startswith(_INSIDE):
                 self._touch(entry)
