@@ -29,6 +29,7 @@ TRACEBACK = (
     "           ^^^^^^^^^^^^^^^^^^^",
     "KeyError: 'tokens'",
 )
+OOM = "torch.OutOfMemoryError: CUDA out of memory."
 WATCHDOG = (
     "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
     "Timeout(ms)=600000) ran for 600047 milliseconds before timing out."
@@ -483,3 +484,136 @@ def test_folders_and_forms(name: str, tmp_path: Path) -> None:
     assert verdict.state == "cause"
     assert (first.line, first.rank, first.node) == ("KeyError: 'tokens'", rank, node)
     assert any(one.frame == "/w/train.py:80 in step" for one in verdict.findings)
+
+
+FURTHER: dict[str, tuple[Writer, int | None]] = {
+    "horovod": (lambda one: f"[{one.rank}]<stderr>:{one.text}", 3),
+    "horovod ts": (lambda one: f"{one.at:%a %b %d %H:%M:%S %Y}[{one.rank}]<stderr>:{one.text}", 3),
+    "colossalai": (lambda one: f"[{one.at:%m/%d/%y %H:%M:%S}] ERROR    colossalai - rank {one.rank}: {one.text}", 3),
+    "lightning": (lambda one: f"[rank: {one.rank}] {one.text}", 3),
+    "mosaic": (
+        lambda one: f"{python(one)}: rank{one.rank}[77{one.rank}][MainThread]: ERROR: composer.cli: {one.text}",
+        3,
+    ),
+    "fairseq": (lambda one: f"{one.at:%Y-%m-%d %H:%M:%S} | ERROR | fairseq.trainer | rank={one.rank} | {one.text}", 3),
+    "t-rank-pipe": (lambda one: f"{one.node} | rank {one.rank} | {one.text}", 3),
+    "podlog": (lambda one: f"llama-worker-{one.rank} › pytorch │ {one.text}", None),
+    "kubetail": (lambda one: f"[llama-worker-{one.rank} pytorch] {one.text}", None),
+    "argo": (lambda one: f'llama-{one.rank}-main: time="{iso(one)}" level=error msg={one.text}', None),
+    "azureml": (lambda one: f"{iso(one)} [{one.rank}] {one.text}", 3),
+    "sagemaker": (lambda one: f"[1,mpirank:{one.rank},algo-{one.rank // 2}]<stderr>:{one.text}", 3),
+    "sagemaker2": (
+        lambda one: f"algo-{one.rank // 2}-abcde | [1,mpirank:{one.rank},algo-{one.rank // 2}]<stdout>:{one.text}",
+        3,
+    ),
+    "dstack": (lambda one: f"[node={one.node} rank={one.rank}] {one.text}", 3),
+    "logfmt": (lambda one: f"ts={iso(one)} level=error rank={one.rank} host={one.node} {one.text}", 3),
+    "parens": (lambda one: f"({one.rank}) {one.text}", 3),
+    "<3>": (lambda one: f"<rank {one.rank}> {one.text}", 3),
+    "R3|": (lambda one: f"R{one.rank}| {one.text}", None),
+    "W3": (lambda one: f"[W{one.rank}] {one.text}", None),
+    "gpu": (lambda one: f"[GPU{one.local}] {one.text}", None),
+    "verl": (
+        lambda one: (
+            f"\x1b[36m(WorkerDict pid={7000 + one.rank}, ip=10.0.0.{one.rank // 2})\x1b[0m [rank{one.rank}]: {one.text}"
+        ),
+        3,
+    ),
+    "verl2": (
+        lambda one: f"\x1b[36m(WorkerDict pid={7000 + one.rank}, ip=10.0.0.{one.rank // 2})\x1b[0m {one.text}",
+        None,
+    ),
+    "sglang": (lambda one: f"[{one.at:%Y-%m-%d %H:%M:%S} TP{one.rank}] {one.text}", None),
+    "vllm worker": (lambda one: f"(VllmWorker rank={one.rank} pid=88{one.rank}) {one.text}", 3),
+    "nemo2": (lambda one: f"{one.rank}: [NeMo E {one.at:%Y-%m-%d %H:%M:%S} x:1] {one.text}", 3),
+    "host:number": (lambda one: f"[{one.node}:{one.rank}] {one.text}", None),
+    "tqdm ansi": (lambda one: f"\x1b[2K\x1b[1G[rank{one.rank}]: {one.text}", 3),
+    "slurm ts": (lambda one: f"{one.at:%Y-%m-%dT%H:%M:%S} {one.node} {one.rank}: {one.text}", 3),
+    "journal short-precise": (
+        lambda one: f"{one.at:%b %d %H:%M:%S.%f} {one.node} trainer[88]: [rank{one.rank}]: {one.text}",
+        3,
+    ),
+    "k8s klog": (lambda one: f"E{one.at:%m%d %H:%M:%S.%f}   1 t.go:99] [rank{one.rank}]: {one.text}", 3),
+    "timestamped us": (lambda one: f"{one.at:%m/%d/%Y %H:%M:%S} - ERROR - __main__ - [rank {one.rank}] {one.text}", 3),
+    "structlog console": (lambda one: f"{iso(one)} [error    ] {one.text}   rank={one.rank}", None),
+    "docker swarm": (lambda one: f"train_worker.{one.rank}.abc123xyz@{one.node}    | {one.text}", None),
+    "nomad": (lambda one: f"{one.node}/{one.rank}> {one.text}", None),
+    "parallel --tag": (lambda one: f"{one.node}\t{one.text}", None),
+    "ansible": (lambda one: f"{one.node} | {one.text}", None),
+    "clush": (lambda one: f"{one.node}: {one.text}", None),
+    "lsf jsrun": (lambda one: f"{one.rank}: {one.node}: {one.text}", 3),
+    "flux -l": (lambda one: f"{one.rank}: {one.text}", 3),
+    "accelerate": (lambda one: f"[Process {one.rank}] {one.text}", None),
+    "json dd": (
+        lambda one: json.dumps(
+            {
+                "ddsource": "python",
+                "hostname": one.node,
+                "service": "t",
+                "message": f"{one.text}",
+                "ddtags": "env:x",
+                "rank": one.rank,
+            }
+        ),
+        3,
+    ),
+    "json vector": (
+        lambda one: json.dumps(
+            {
+                "file": "/var/log/pods/x/0.log",
+                "kubernetes": {
+                    "pod_name": f"w-{one.rank}",
+                    "pod_node_name": one.node,
+                    "pod_labels": {"training.kubeflow.org/replica-index": str(one.rank)},
+                },
+                "message": one.text,
+                "timestamp": iso(one),
+            }
+        ),
+        None,
+    ),
+    "json ecs": (
+        lambda one: json.dumps(
+            {
+                "@timestamp": iso(one),
+                "log.level": "error",
+                "message": one.text,
+                "process": {"pid": 77},
+                "host": {"name": one.node},
+                "labels": {"rank": one.rank},
+            }
+        ),
+        3,
+    ),
+    "json otel": (
+        lambda one: json.dumps(
+            {
+                "timeUnixNano": str(int(one.at.timestamp() * 1e9)),
+                "severityText": "ERROR",
+                "body": {"stringValue": one.text},
+                "attributes": {"rank": one.rank},
+                "resource": {"host.name": one.node},
+            }
+        ),
+        3,
+    ),
+    "csv loki": (lambda one: f'{iso(one)} {{node="{one.node}", rank="{one.rank}"}} {one.text}', 3),
+    "logcli default": (lambda one: f'{iso(one)} {{pod="w-{one.rank}"}} {one.text}', None),
+    "crlf": (lambda one: f"[rank{one.rank}]: {one.text}\r", 3),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_prefixes(name: str, tmp_path: Path) -> None:
+    """Of launchers that nobody thought of: the exception and its place, and the right rank or none."""
+    writer, rank = FURTHER[name]
+    path = tmp_path / "run.log"
+    path.write_text("".join(writer(one) + "\n" for one in printed()), encoding="utf-8")
+    first = judged(path).findings[0]
+    assert (first.line.split("  ")[0], first.frame) == ("KeyError: 'tokens'", "/w/train.py:80 in step")
+    assert first.rank == rank
+    single = [one._replace(text=OOM if one.text == TRACEBACK[-1] else one.text) for one in printed()]
+    text = "".join(writer(one) + "\n" for one in single if one.text not in TRACEBACK)
+    path.write_text(text, encoding="utf-8")
+    first = judged(path).findings[0]
+    assert (first.category, first.rank) == ("out_of_memory", rank)

@@ -74,7 +74,8 @@ _UPTIME = re.compile(r"\s{0,8}\+?\d{1,9}\.\d{6}")
 _PLACE = re.compile(r"[IWEFVDC] [\w./-]+:\d+")
 _MPI = re.compile(r"(?:\S*@)?(?:\d+,)?(\d{1,6})")
 _RANK = re.compile(
-    r"(?<![a-z])(?<!local[_ -])(?<!node[_ -])(?<!lora[_ -])(?:global[_ -]?)?rank[ _:=#-]{0,2}(\d{1,6})\b", re.IGNORECASE
+    r"(?<![a-z])(?<!local[_ -])(?<!node[_ -])(?<!lora[_ -])(?:global[_ -]?|mpi)?rank[ _:=#-]{0,2}\"?(\d{1,6})\b",
+    re.IGNORECASE,
 )
 _OWN_RANK = re.compile(r"[Rr]ank[ :=]{0,2}(\d{1,6})")
 _LOCAL = re.compile(r"(?<![a-z])local[_ -]?rank *[:=]? *(\d{1,4})\b", re.IGNORECASE)

@@ -10,7 +10,7 @@ from tachograph.logs.line import LogLine
 
 STEP = re.compile(
     rb"(?:^|[^a-z_])(?:(?:global|train|training|total)[_ -]?)?(?:steps?|iter(?:ation)?s?|batch|epoch)[\"']?"
-    rb"\s{0,3}[=:\[#]?\s{0,6}(\d{1,9})"
+    rb"\s{0,3}[=:\[#]?\s{0,6}(\d{1,9}(?:\.\d{1,9})?)"
     rb"|\b(\d{1,9})/\d{1,9} \[\d"
     rb"|\b(training (?:finished|complete|completed|done))\b",
 )
@@ -66,7 +66,7 @@ class Progress:
             begin = min((one for one in (stop, back) if one >= 0), default=end)
             begin = max(begin, match.end())
             if start < begin and not _FAILING.search(low, start, min(begin, start + 1024)):
-                label = match[1] or match[2] or match[3]
+                label = _label(low[match.start() : begin])
                 line = self._parsed(block[start : min(begin, start + 400)].decode("utf-8", errors="replace"))
                 yield from self._stepped((line.node, line.rank), label, line.time, finished=match[3] is not None)
 
@@ -104,4 +104,9 @@ class Progress:
 def labels(lines: list[str]) -> frozenset[bytes]:
     """Return the steps that some lines report."""
     found = (STEP.search(line) for line in (text.lower().encode() for text in lines) if not _FAILING.search(line))
-    return frozenset(match[1] or match[2] or match[3] for match in found if match)
+    return frozenset(_label(match.string[match.start() :]) for match in found if match)
+
+
+def _label(text: bytes) -> bytes:
+    """Return all numbers of steps that a line has: an epoch's alone stays the same for long."""
+    return b" ".join(match[1] or match[2] or match[3] for match in STEP.finditer(text[:400]))

@@ -362,6 +362,8 @@ class LogScan:
         if line > 0:
             near.append(self._block[max(self._block.rfind(b"\n", 0, line) + 1, line - LONGEST) : line])
         end = _end(self._block, begin) + 1
+        while self._block[end : end + 1] in (b"\n", b"\r"):
+            end += 1
         near.append(self._block[end : _end(self._block, min(end, len(self._block)))][:LONGEST])
         texts = (plain(one.decode("utf-8", errors="replace")) for one in near)
         return next((mood for one in texts if begins(one, alike) and (mood := self._table.handled(one))), "")

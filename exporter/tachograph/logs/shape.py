@@ -23,7 +23,12 @@ _NUMBERS = tuple(
 )  # fmt: skip
 _INNER = tuple(
     re.compile(form)
-    for form in (r"(?P<number>\d{1,6}): ", r"\[(?P<number>\d{1,6})\]:? ", r"\((?P<number>\d{1,6})\) ", r"[\w.-]+ (?P<number>\d{1,6}): ")
+    for form in (
+        r"(?P<number>\d{1,6}): ",
+        r"\[(?P<number>\d{1,6})\]:? ",
+        r"\((?P<number>\d{1,6})\) ",
+        r"[\w.-]+ (?P<number>\d{1,6}): ",
+    )
 )
 _FEW = 60
 _NAME = r"([A-Za-z](?:[\w.-]*[\w-])?)"
