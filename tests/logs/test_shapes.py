@@ -297,7 +297,7 @@ FOLDERS: dict[str, tuple[dict[str, bytes], int | None, str]] = {
     ),
     "out and err": (
         {
-            f"job.{n}.{end}": text_of(*(STEPS if end == "out" else TRACEBACK if n == 3 else [WATCHDOG]))
+            f"train.{n}.{end}": text_of(*(STEPS if end == "out" else TRACEBACK if n == 3 else [WATCHDOG]))
             for n in range(4)
             for end in ("out", "err")
         },
@@ -363,6 +363,27 @@ FOLDERS: dict[str, tuple[dict[str, bytes], int | None, str]] = {
                 )
             )
         },
+        3,
+        "",
+    ),
+    "a long record": (
+        {
+            "x.jsonl": text_of(
+                *(json.dumps({"message": f"step {n}", "rank": n}) for n in range(4)),
+                json.dumps(
+                    {
+                        "rank": 3,
+                        "exc_info": "\n".join((TRACEBACK[0], *TRACEBACK[3:5] * 60, *TRACEBACK[1:3], *TRACEBACK[3:])),
+                        "message": "failed",
+                    }
+                ),
+            )
+        },
+        3,
+        "",
+    ),
+    "an object over several lines": (
+        {"x.json": json.dumps([{"textPayload": f"[rank3]: {WHOLE}", "severity": "ERROR"}], indent=2).encode()},
         3,
         "",
     ),

@@ -24,8 +24,8 @@ class LogLine(NamedTuple):
     pid: int | None = None
 
 
-class Shape(NamedTuple):
-    """What each line of one file begins with; `logs/shape.py` learns it.
+class LineShape(NamedTuple):
+    """The beginning that all lines of one file have; `logs/shape.py` learns it.
 
     `names`: the name of a worker or container. `numbers`: a number; `numbered`: it counts lines, and is no rank.
     `prefix`: what else stands before the message, with a rank in it.
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     prefix: re.Pattern[str] | None = None
 
 
-PLAIN = Shape()
+PLAIN = LineShape()
 
 _MOST_ELEMENTS = 12
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -96,7 +96,7 @@ _ABOUT_WORDS = ("(local_rank", "srun: ", "host ", "on node ", " CANCELLED")
 """Of whom torchrun's summary and the scheduler speak."""
 
 
-def parse(line: str, until: float, shape: Shape = PLAIN) -> LogLine:
+def parse(line: str, until: float, shape: LineShape = PLAIN) -> LogLine:
     """Return a line without its prefix; a time that names no year is at most a day later than `until`."""
     line = plain(line)
     facts = _Facts(until)
@@ -144,7 +144,7 @@ def plain(line: str) -> str:
     return _ANSI.sub("", line) if "\x1b" in line else line
 
 
-def _begin(line: str, shape: Shape, facts: _Facts) -> int:
+def _begin(line: str, shape: LineShape, facts: _Facts) -> int:
     """Take what each line of the file begins with."""
     if shape.numbers is not None and (label := shape.numbers.match(line)):
         if not shape.numbered:
@@ -169,7 +169,7 @@ def _behind_time(line: str, match: re.Match[str], at: int, facts: _Facts) -> int
 
 
 class _Facts:
-    """What has been read of a prefix: of several ranks the last one counts, of several nodes the first."""
+    """The facts of a prefix, as far as it has been read: of several ranks the last one counts, of several nodes the first."""
 
     def __init__(self, until: float) -> None:
         self._until = until

@@ -1,4 +1,4 @@
-"""What the names of files say of their lines: node, attempt and rank, learned from all files of a folder together."""
+"""Facts from the names of files: node, attempt and rank, learned from all files of a folder together."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ _ARRAY = re.compile(r"slurm-\d+_\d+")
 """Slurm's own name for the log of a job of an array."""
 _OF_TASK = re.compile(r"(?:^|[-_.])\d{3,}[-_.](?P<node>[A-Za-z][\w]*\d)[-_.](?P<task>\d{1,5})$")
 """`%j-%N-%t`: job, node, task."""
+_NO_RANK = re.compile(
+    r"\d{4}-?\d\d-?\d\d|\.(?:log|out|err|txt)\.\d+$"
+    r"|(?<![A-Za-z])(?:restart|attempt|retry|try|cycle|seed|epoch|step|run|job|part|trial|exp|version|v|fold)[-_.]?\d+",
+    re.IGNORECASE,
+)
+"""Numbers that tell files apart and are none: dates, rotated logs, and what they are called."""
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[A-Za-z]+[A-Za-z-]*\d+")
 _BEFORE_RANK = re.compile(r"(?:^|[-_.])(?:r|p)?$", re.IGNORECASE)
@@ -36,7 +42,7 @@ def contexts(paths: Sequence[Path]) -> list[Context]:
         found = [one._replace(rank=None) for one in found]  # the number of something else, such as of an adapter
     groups: dict[tuple[str, str], list[int]] = {}
     for at, (path, one) in enumerate(zip(paths, found, strict=True)):
-        if one.rank is None and one.local_rank is None and not _ARRAY.match(path.name):
+        if one.rank is None and one.local_rank is None and not (_ARRAY.match(path.name) or _NO_RANK.search(path.name)):
             groups.setdefault((str(path.parent), _NUMBER.sub("#", _stem(path))), []).append(at)
     for (_, name), members in groups.items():
         _guess(name, members, paths, found)

@@ -34,7 +34,7 @@ class _Open(NamedTuple):
     all: int
 
 
-class Progress:
+class StepsAfter:
     """The failures of one stream that nobody has gone on after."""
 
     def __init__(self, parsed: Callable[[str], LogLine]) -> None:

@@ -9,7 +9,7 @@ from tachograph.logs.scan import Context, Key, Sighting
 
 
 class RankNames:
-    """What all logs together say of local ranks, and of the numbers in the names of files."""
+    """Local ranks, and numbers in the names of files, by what all logs together say."""
 
     def __init__(self) -> None:
         self.nccl = NcclFacts()

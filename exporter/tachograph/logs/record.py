@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tachograph.logs.line import PLAIN, LogLine, Shape, parse, plain, time_of
+from tachograph.logs.line import PLAIN, LineShape, LogLine, parse, plain, time_of
 
 _DEPTH = 5
-_LONGEST = 16_384
+_LONGEST = 64 << 10
 _TEXTS = ("message", "msg", "log", "line", "textpayload", "text", "event", "body", "content", "error")
 """Fields that hold the message, the likeliest first."""
 _TRACES = ("exc", "traceback", "stack", "exception", "error")
@@ -21,6 +21,7 @@ _LOCALS = ("localrank",)
 _NODES = ("nodename", "node", "hostname", "host", "podname", "pod", "instance", "ip")
 _PIDS = ("pid", "processid")
 _HEAD = "Traceback (most recent call last)"
+_FIELD = re.compile(r'"[\w@.]{1,40}": ".*",?$')
 _CUT = re.compile(r"\bstd(?:out|err) P ")
 _LEVEL = ("level", "severity", "levelname")
 
@@ -37,10 +38,13 @@ class LogRecord(NamedTuple):
     partial: bool = False
 
 
-def read(raw: str, until: float, shape: Shape = PLAIN) -> LogRecord:
+def read(raw: str, until: float, shape: LineShape = PLAIN) -> LogRecord:
     """Return the record that a line is; `until` and `shape` as for `parse`."""
     line = parse(raw, until, shape)
-    if line.text.startswith("{") and (found := _from_json(line, until)):
+    text = line.text.strip()
+    if _FIELD.match(text):  # of an object that is printed over several lines
+        text = f"{{{text.rstrip(',')}}}"
+    if text.startswith("{") and (found := _from_json(line._replace(text=text), until)):
         return found
     return LogRecord((line,), (plain(raw),), partial=bool(_CUT.search(raw, 0, 80)))
 

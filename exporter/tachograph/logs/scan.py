@@ -11,9 +11,9 @@ from tachograph.logs import shape
 from tachograph.logs.line import PLAIN, LogLine, plain, with_facts
 from tachograph.logs.nccl import CHANNEL, MARKS, NcclFacts
 from tachograph.logs.prefilter import Prefilter
-from tachograph.logs.progress import Progress, labels
+from tachograph.logs.progress import StepsAfter, labels
 from tachograph.logs.record import LogRecord, read
-from tachograph.logs.tracebacks import Raised, Tracebacks, begins
+from tachograph.logs.tracebacks import TracebackEnd, Tracebacks, begins
 from tachograph.signatures.table import LONGEST, LogSignature, table
 
 LONG_LINE = 64 << 10
@@ -164,7 +164,7 @@ class LogScan:
         self._nccl = NcclFacts()
         self._known: dict[bytes, Key | None] = {}
         self._tracebacks = Tracebacks()
-        self._progress = Progress(self._parsed)
+        self._progress = StepsAfter(self._parsed)
         self._shape = PLAIN
         self._steps: frozenset[bytes] = frozenset()
         self._unsettled: set[Key] = set()
@@ -325,12 +325,12 @@ class LogScan:
             self._summary = line.rank
         elif line.rank is None and line.text.lstrip().startswith(_OF_SUMMARY):
             line = line._replace(rank=self._summary)
-        raised: Raised | None = None
+        raised: TracebackEnd | None = None
         if self._tracebacks or _TRACEBACK in texts:
             inside = self._tracebacks.add(raw)
             if inside is True:
                 return None
-            if isinstance(inside, Raised):
+            if isinstance(inside, TracebackEnd):
                 raised = inside
                 line = with_facts(line._replace(text=raised.text), raised.prefix, self._context.written)
         if texts & _NCCL_SET:
@@ -475,7 +475,9 @@ def _end(block: bytes, at: int) -> int:
 
 
 def _around(block: bytes, begin: int, at: int, end: int) -> bytes:
-    """Return a line; of a long one its beginning, with the prefixes, and what is around `at`."""
+    """Return a line; of a long one its beginning, with the prefixes, and what is around `at`; an object whole."""
+    if b'{"' in block[begin : begin + _HEAD]:
+        return block[begin : min(end, begin + LONG_LINE)]
     if at - begin <= LONGEST:
         return block[begin : min(end, begin + 2 * LONGEST)]
     return block[begin : begin + _HEAD] + b" ... " + block[at - _HEAD // 2 : min(end, at + LONGEST)]

@@ -1,4 +1,4 @@
-"""What each line of a file begins with, learned from a sample of its lines."""
+"""The beginning that all lines of a file have, learned from a sample of its lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tachograph.logs.line import PLAIN, Shape, parse, plain
+from tachograph.logs.line import PLAIN, LineShape, parse, plain
 
 SAMPLE = 400
 """Lines that are looked at."""
@@ -43,22 +43,22 @@ _MOST = 0.6
 """The share of lines that must begin alike; others are those of launchers, and progress bars."""
 
 
-def learn(lines: Sequence[str]) -> Shape:
+def learn(lines: Sequence[str]) -> LineShape:
     """Return the shape of a file whose first lines these are."""
     sample = [line for line in map(plain, lines[:SAMPLE]) if line.strip()]
     names = next((form for separator in _SEPARATORS if (form := _names(sample, separator))), None)
-    shape = Shape(names, None if names else PLAIN.numbers)
+    shape = LineShape(names, None if names else PLAIN.numbers)
     for numbers in _NUMBERS:
         found = [int(match[1]) for line in sample if (match := numbers.match(line))]
         if len(found) >= max(2, _MOST * len(sample)):
             rising = sum(after > before for before, after in pairwise(found))
             counted = rising == len(found) - 1 and (len(found) > 2 or numbers is _NUMBERS[1])
-            shape = Shape(names, numbers, numbered=counted)
+            shape = LineShape(names, numbers, numbered=counted)
             break
     return shape._replace(prefix=_prefix(sample, shape))
 
 
-def _prefix(sample: Sequence[str], shape: Shape) -> re.Pattern[str] | None:
+def _prefix(sample: Sequence[str], shape: LineShape) -> re.Pattern[str] | None:
     """Return the pattern of what stands before a rank on most lines, where the grammar does not find it."""
     forms: Counter[tuple[str, str]] = Counter()
     for found in (
@@ -73,7 +73,7 @@ def _prefix(sample: Sequence[str], shape: Shape) -> re.Pattern[str] | None:
     return re.compile(r"\w+".join(map(re.escape, form.split("w"))) + r"\w*?[ _:=#-]{0,2}\d{1,6}" + re.escape(closing))
 
 
-def _inner(sample: Sequence[str], shape: Shape) -> re.Pattern[str] | None:
+def _inner(sample: Sequence[str], shape: LineShape) -> re.Pattern[str] | None:
     """Return the pattern of a number behind times and names, if it is a rank: few numbers that take turns."""
     texts = [found.text for found in (parse(line, 0.0, shape) for line in sample[:_FEW]) if found.rank is None]
     for form in _INNER:

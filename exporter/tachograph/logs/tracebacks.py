@@ -36,7 +36,7 @@ _CLOCK = re.compile(
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 
 
-class Raised(NamedTuple):
+class TracebackEnd(NamedTuple):
     """The end of a traceback: where its exception was raised, its text, its prefix, and that of all of its lines."""
 
     frame: str
@@ -71,8 +71,8 @@ class Tracebacks:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def add(self, line: str) -> Raised | bool:  # noqa: PLR0911  one for each kind of line
-        """Return True for a line that belongs to a traceback, Raised for its last one, False for any other."""
+    def add(self, line: str) -> TracebackEnd | bool:  # noqa: PLR0911  one for each kind of line
+        """Return True for a line that belongs to a traceback, TracebackEnd for its last one, False for any other."""
         self._read += 1
         if "Traceback" in line and (head := HEAD.search(line)):
             prefix = _alike(line[: head.start()])
@@ -100,7 +100,7 @@ class Tracebacks:
                 if "sub-exception" in rest:  # the group's own, above those that it holds
                     return True
                 self._close(entry.prefix)
-                return Raised(entry.frame, rest, line[:end], entry.prefix)
+                return TracebackEnd(entry.frame, rest, line[:end], entry.prefix)
         while self._open:
             oldest = next(iter(self._open.values()))
             if self._read - oldest.touched <= FOREIGN + _EACH * len(self._open):
