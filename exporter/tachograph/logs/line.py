@@ -169,7 +169,7 @@ def _behind_time(line: str, match: re.Match[str], at: int, facts: _Facts) -> int
 
 
 class _Facts:
-    """The facts of a prefix, as far as it has been read: of several ranks the last one counts, of several nodes the first."""
+    """The facts of a prefix, as far as it was read: of several ranks the last counts, of several nodes the first."""
 
     def __init__(self, until: float) -> None:
         self._until = until
