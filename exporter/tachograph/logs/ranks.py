@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from tachograph.logs.nccl import NcclFacts
@@ -17,6 +18,8 @@ class RankNames:
         self._locals: dict[int, set[int]] = {}
         self._by_file: dict[int, tuple[Context, frozenset[int]]] = {}
         self._nodes: set[str] = set()
+        self._agreed: dict[str, bool] = {}
+        self._highest: tuple[int, int] | None = None
 
     def add(
         self,
@@ -27,6 +30,7 @@ class RankNames:
         nodes: frozenset[str],
     ) -> None:
         """Note what a stream says: its ranks, those of local ones that are known, its local ranks, its nodes."""
+        self._agreed, self._highest = {}, None
         _, before = self._by_file.get(context.file, (context, frozenset()))
         self._by_file[context.file] = context, before | ranks
         if context.local_rank is not None and len(ranks) == 1:
@@ -64,17 +68,22 @@ class RankNames:
         """Return the rank that a file's name says, unless lines of such files say that the number is none."""
         if context.rank is None or not context.guess:
             return context.rank
-        alike = (both for both in self._by_file.values() if both[0].guess == context.guess)
-        return context.rank if all(not ranks or ranks == {one.rank} for one, ranks in alike) else None
+        if not self._agreed:
+            for one, ranks in self._by_file.values():
+                self._agreed[one.guess] = self._agreed.get(one.guess, True) and (not ranks or ranks == {one.rank})
+        return context.rank if self._agreed[context.guess] else None
 
     def _one_node(self, local: int) -> bool:
         """Return whether local ranks are ranks: all lines are of one node, as far as they say."""
         if self._nodes or len(self._locals) > 1 or any(who[1] != rank for who, rank in self._pairs.items()):
             return False
-        paths = {context.local_rank for context, _ in self._by_file.values() if context.local_rank is not None}
-        highest = max((local, *paths, *(one for within in self._locals.values() for one in within)))
-        places = [(one.attempt, one.local_rank) for one, _ in self._by_file.values() if one.local_rank is not None]
-        return max(self.known(), default=0) <= highest and len(places) <= 2 * len(set(places))
+        if self._highest is None:
+            places = [(one.attempt, one.local_rank) for one, _ in self._by_file.values() if one.local_rank is not None]
+            numbers = set().union(*self._locals.values()) | {one for _, one in places if one is not None}
+            one_of_each = len(places) <= 2 * len(set(places))  # its output, and its errors
+            self._highest = max(numbers, default=-1), max(self.known(), default=0) if one_of_each else sys.maxsize
+        within, rank = self._highest
+        return rank <= max(local, within)
 
 
 def _place(node: str, file: int) -> str:
