@@ -98,14 +98,14 @@ def test_cascades_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The root of each is told."""
     for attempt, line in enumerate((ROOT, "OSError: [Errno 28] No space left on device\n")):
-        path = tmp_path / f"attempt_{attempt}" / str(attempt) / "stderr.log"
+        path = tmp_path / f"attempt_{attempt}" / str(3 - attempt) / "stderr.log"
         path.parent.mkdir(parents=True)
         path.write_text(line, encoding="utf-8")
     _, out, _ = run(capsys, tmp_path)
     at = out.splitlines().index("Attempts:")
     assert [line[:30] for line in out.splitlines()[at + 1 : at + 3]] == [
         "  0: out of memory, rank 3: to",
-        "  1: storage, rank 1: OSError:",
+        "  1: storage, rank 2: OSError:",
     ]
 
 

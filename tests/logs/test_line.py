@@ -6,8 +6,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from tachograph.logs.line import LogLine, parse
+from tachograph.logs.line import LogLine
+from tachograph.logs.record import read
 
+NOW = 1796000000.0  # 30 November 2026
 AT = datetime(2026, 11, 26, 3, 12, 33, tzinfo=timezone.utc).timestamp()
 
 
@@ -17,9 +19,9 @@ AT = datetime(2026, 11, 26, 3, 12, 33, tzinfo=timezone.utc).timestamp()
         ("[rank3]: gone", LogLine("gone", rank=3)),
         ("[rank3]:   File", LogLine("  File", rank=3)),
         ("[rank: 3] gone", LogLine("gone", rank=3)),
-        ("[default5]:gone", LogLine("gone", rank=5, local=True)),
+        ("[default5]:gone", LogLine("gone", local_rank=5)),
         ("[rank3]:[E1126 03:12:33.500000 ProcessGroupNCCL.cpp:563] gone", LogLine("gone", AT + 0.5, 3)),
-        ("[E ProcessGroupNCCL.cpp:456] [Rank 3] gone", LogLine("[Rank 3] gone", rank=3)),
+        ("[E ProcessGroupNCCL.cpp:456] [Rank 3] gone", LogLine("gone", rank=3)),
         ("W1126 03:12:33.500 25 torch/api.py:908] gone", LogLine("gone", AT + 0.5)),
         ("3: gone", LogLine("gone", rank=3)),
         ("  12: 2026-11-26 03:12:33,500 gone", LogLine("gone", AT + 0.5, 12)),
@@ -32,12 +34,12 @@ AT = datetime(2026, 11, 26, 3, 12, 33, tzinfo=timezone.utc).timestamp()
         ("Nov 26 03:12:33 node07 kernel: [12345.678901] gone", LogLine("gone", AT, node="node07")),
         ("2026-11-26T03:12:33+00:00 node07 kernel: gone", LogLine("gone", AT, node="node07")),
         ("[  +0.000316] kernel: gone", LogLine("gone")),
-        ("w-1: w-1:29:44 [4] init.cc:263 NCCL WARN x", LogLine("init.cc:263 NCCL WARN x", None, 4, True, "w-1", 29)),
+        ("w-1: w-1:29:44 [4] init.cc:263 NCCL WARN x", LogLine("init.cc:263 NCCL WARN x", None, None, 4, "w-1", 29)),
         ("[Thu Nov 26 03:12:33 2026] gone", LogLine("gone", AT)),
         ("11/26/2026 03:12:33 - gone", LogLine("gone", AT)),
-        ("node01:123:456 [2] NCCL WARN gone", LogLine("NCCL WARN gone", None, 2, True, "node01", 123)),
-        ("failed (x) local_rank: 3 (pid: 7)", LogLine("failed (x) local_rank: 3 (pid: 7)", None, 3, True)),
-        ("srun: error: node07: task 3: x", LogLine("srun: error: node07: task 3: x", None, 3, False, "node07")),
+        ("node01:123:456 [2] NCCL WARN gone", LogLine("NCCL WARN gone", None, None, 2, "node01", 123)),
+        ("failed (x) local_rank: 3 (pid: 7)", LogLine("failed (x) local_rank: 3 (pid: 7)", None, None, 3)),
+        ("srun: error: node07: task 3: x", LogLine("srun: error: node07: task 3: x", None, 3, None, "node07")),
         ("\x1b[31m[rank3]:\x1b[0m gone", LogLine("gone", rank=3)),
         (
             '{"MESSAGE":"gone","__REALTIME_TIMESTAMP":"1795662753500000","_HOSTNAME":"node07","_PID":"12"}',
@@ -55,4 +57,4 @@ AT = datetime(2026, 11, 26, 3, 12, 33, tzinfo=timezone.utc).timestamp()
 )  # fmt: skip
 def test_prefixes(line: str, expected: LogLine) -> None:
     """Time, rank, node and process are taken from them, and the text is what is left."""
-    assert parse(line, 2026) == expected
+    assert read(line, NOW).lines[0] == expected

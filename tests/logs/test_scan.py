@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from tachograph.logs import reading as reading_module
 from tachograph.logs import scan, sources
+from tachograph.logs.line import parse
 from tachograph.logs.reading import Reading, read, read_stream
 from tachograph.logs.scan import Context
-from tachograph.logs.sources import Unread, files, parts
+from tachograph.logs.sources import Unread, plan
 from tachograph.logs.verdict import LogFinding, conclude
 from tests.logs.composed import composed
+
+NOW = 1796000000.0  # 30 November 2026
 
 
 def findings(text: str | bytes) -> list[LogFinding]:
     reading = Reading()
     block = text if isinstance(text, bytes) else text.encode()
-    read_stream("log", [block], Context(1, 2026), reading, lambda _: None)
+    read_stream("log", [block], Context(1, NOW), reading, lambda _: None)
     return conclude(reading).findings
 
 
@@ -107,7 +110,7 @@ def test_a_line_of_ten_megabytes() -> None:
     reading = Reading()
     text = b"[rank7]: " + b"x" * 10_000_000 + b" CUDA error: misaligned address " + b"y" * 5_000_000
     blocks = [text[at : at + (4 << 20)] for at in range(0, len(text), 4 << 20)]
-    read_stream("log", [b"first\n", *blocks, b"\nlast\n"], Context(1, 2026), reading, lambda _: None)
+    read_stream("log", [b"first\n", *blocks, b"\nlast\n"], Context(1, NOW), reading, lambda _: None)
     (found,) = conclude(reading).findings
     assert found.name == "device_assert"
     assert "misaligned" in found.line
@@ -133,7 +136,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "MOST_SIGHTINGS", 5)
     reading = Reading()
     text = "".join(f"[rank{rank}]: RuntimeError: Broken pipe\n" for rank in range(9))
-    read_stream("log", [text.encode()], Context(1, 2026), reading, lambda _: None)
+    read_stream("log", [text.encode()], Context(1, NOW), reading, lambda _: None)
     assert (len(reading.found), reading.lost) == (5, 4)
 
 
@@ -158,7 +161,7 @@ def test_parts_say_what_the_whole_says(part: int, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sources, "PART", part)
     monkeypatch.setattr(sources, "BLOCK", 700)
     apart = read_file(path)
-    assert (apart.lines, apart.size, apart.ranks) == (whole.lines, whole.size, whole.ranks)
+    assert (apart.lines, apart.size, apart.names.known()) == (whole.lines, whole.size, whole.names.known())
     assert [(one.name, one.rank, one.line_number, one.count) for one in conclude(apart).findings] == [
         (one.name, one.rank, one.line_number, one.count) for one in conclude(whole).findings
     ]
@@ -187,7 +190,7 @@ def test_processes_say_what_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def read_file(path: Path) -> Reading:
     reading, progressed = Reading(), []
-    read(parts(path, 1, reading.problems, named=True), reading, progressed.append)
+    read(plan([str(path)], reading.problems), reading, progressed.append)
     assert sum(progressed) == path.stat().st_size
     return reading
 
@@ -209,10 +212,8 @@ def test_rank_and_node_by_the_path(name: str, rank: int | None, node: str, attem
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("torch.OutOfMemoryError: CUDA out of memory\n", encoding="utf-8")
     problems: list[Unread] = []
-    ((found, named),) = files([str(tmp_path)], problems)
-    assert not named
     reading = Reading()
-    read(parts(found, 1, problems, named=False), reading, lambda _: None)
+    read(plan([str(tmp_path)], problems), reading, lambda _: None)
     (finding,) = conclude(reading).findings
     assert (finding.rank, finding.node, finding.attempt) == (rank, node, attempt)
 
@@ -222,6 +223,15 @@ def test_findings_are_json() -> None:
     assert json.loads(json.dumps([one.line for one in findings(b"RuntimeError: \xff\x00\x1b[0m \xed\xa0\x80\n")]))
 
 
-def test_the_year_of_a_file() -> None:
-    """Times without a year are those of the year in which the file was written."""
-    assert sources.context_of(Path(__file__), 1).year == time.gmtime(Path(__file__).stat().st_mtime).tm_year
+def test_the_year_of_a_time_without_one() -> None:
+    """It is the last one in which the time is not after the log was written, whatever the clock of the node says."""
+    january = datetime(2027, 1, 1, 0, 30, tzinfo=timezone.utc).timestamp()
+    for line, at in (
+        ("Dec 31 23:59:00 n1 kernel: x", "2026-12-31T23:59:00"),
+        ("Jan  1 00:20:00 n1 kernel: x", "2027-01-01T00:20:00"),
+        ("[E101 00:45:00.0 a.cpp:1] x", "2027-01-01T00:45:00"),
+        ("[E1231 23:59:00.0 a.cpp:1] x", "2026-12-31T23:59:00"),
+        ("W229 10:00:00.5 12 a.py:1] x", "2024-02-29T10:00:00.500000"),
+        ("ERROR 12-31 23:59:00 [core.py:4] x", "2026-12-31T23:59:00"),
+    ):
+        assert parse(line, january).time == datetime.fromisoformat(at + "+00:00").timestamp()

@@ -13,6 +13,7 @@ from tachograph.logs.scan import Context
 from tachograph.logs.verdict import LogVerdict, conclude
 from tests.logs.composed import RANKS, composed
 
+NOW = 1796000000.0  # 30 November 2026
 CASCADE = "[rank{}]: 2026-11-26 {} Some NCCL operations have failed or timed out."
 OOM = "[rank{}]: 2026-11-26 {} torch.OutOfMemoryError: CUDA out of memory."
 DISK = "[rank{}]: 2026-11-26 {} OSError: [Errno 28] No space left on device"
@@ -22,7 +23,7 @@ ODD = "[rank{}]: 2026-11-26 {} ValueError: the plumbus is closed"
 def verdict(*logs: str) -> LogVerdict:
     reading = Reading()
     for number, log in enumerate(logs):
-        read_stream(f"log{number}", [log.encode()], Context(number, 2026), reading, lambda _: None)
+        read_stream(f"log{number}", [log.encode()], Context(number, NOW), reading, lambda _: None)
     return conclude(reading)
 
 
@@ -99,12 +100,13 @@ def test_what_went_on_for_hours_is_not_the_cause() -> None:
     assert first(DISK.format(1, "00:00:00"), *between, OOM.format(2, "03:00:00")) == ("out_of_memory", 2)
 
 
-def test_a_warning_is_only_perhaps_the_cause() -> None:
-    """A root in a line that its program calls a warning is less than any other root, and more than a cascade."""
+def test_a_warning_is_no_cause() -> None:
+    """Whatever a line speaks of that its program calls a warning, others are preferred, those that suffer, too."""
     warning = "[rank0]: 2026-11-26 02:59:00 WARNING: /data/cache: No such file or directory, using the default"
     assert first(warning, OOM.format(1, "03:00:00")) == ("out_of_memory", 1)
     assert first(warning, ODD.format(1, "03:00:00")) == ("software", 1)
-    assert first(warning, CASCADE.format(1, "03:00:00")) == ("configuration", 0)
+    assert verdict(warning, CASCADE.format(1, "03:00:00")).state == "no_cause"
+    assert verdict(warning).state == "nothing_wrong"
 
 
 def test_a_root_that_a_dead_peer_explains() -> None:

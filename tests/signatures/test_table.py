@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.signatures.table import CATEGORIES, ROLES, SignatureError, classify, parse, table
+from tachograph.signatures.table import CATEGORIES, ROLES, SignatureError, classify, parse, shadowed, table
 from tests.logs.composed import TEXTS
 
 FURTHER = Path(__file__).with_name("further_texts.txt")
@@ -18,6 +18,7 @@ signatures:
 - name: one
   category: network
   role: root
+  example: It is gone
   find: [gone]
   cause: It is gone.
   next: []
@@ -145,6 +146,11 @@ def test_every_row_is_complete() -> None:
         ("  next: []", "  next: []\n  pattern: ['(']", "row 1 (one): missing )"),
         ("  next: []", "  next: []\n  pattern: x", "row 1 (one): a pattern must be a list"),
         ("  cause: It is gone.\n", "", "expected a cause"),
+        ("  example: It is gone\n", "", "expected an example"),
+        ("example: It is gone", "example: It is here", "one: its example is matched by no row"),
+        ("  next: []", "  next: []\n  by: somebody", "by 'somebody' is none of program, launcher, scheduler, kernel"),
+        ("  next: []", "  next: []\n  despite: [anger]", "despite must be a list of possibility, warning, retry, skip"),
+        ("signatures:", "moods: {anger: [x]}\nsignatures:", "moods: expected some of possibility"),
         ("version: 2026-01-01\n", "", "expected `version`"),
         ("- name: one", "- name: [", "not YAML"),
         ("- name: one", "- nom: one", "row 1: expected a mapping with a name"),
@@ -162,6 +168,54 @@ def test_a_name_given_twice() -> None:
     """Two rows of one name are refused."""
     with pytest.raises(SignatureError, match="given twice: one"):
         parse(ROW + ROW.partition("signatures:\n")[2])
+
+
+def test_a_row_that_an_earlier_one_takes_the_words_of() -> None:
+    """Its example says so, and the table is refused."""
+    second = ROW.partition("signatures:\n")[2].replace("name: one", "name: two")
+    with pytest.raises(SignatureError, match="two: its example is shadowed by one"):
+        parse(ROW + second)
+
+
+def test_each_row_wins_for_its_example() -> None:
+    """And for the same line behind a prefix."""
+    made = table()
+    assert shadowed(made) == []
+    assert [row.name for row in made.rows if made.classify(f"[pod/w-1/c] 10:00:00 {row.example}") is not row] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "mood"),
+    [
+        ("This may be caused by a CUDA out of memory", "possibility"),
+        ("Possible causes: No space left on device", "possibility"),
+        ("WARNING: Permission denied: '/root/.cache'", "warning"),
+        ("[WARN] CUDA out of memory", "warning"),
+        ("UserWarning: No such file or directory", "warning"),
+        ("Connection refused, retrying in 5 s", "retry"),
+        ("HTTP 503, attempt 2/5", "retry"),
+        ("Loss is NaN, skipping batch 12", "skip"),
+        ("Ignoring corrupt file /data/3.tar", "skip"),
+        ("no kernel image is available, falling back to eager", "skip"),
+        ("NCCL WARN Call to ibv_modify_qp failed with error Connection timed out", ""),
+        ("Max retries exceeded with url: /api", ""),
+        ("gave up after retrying 5 times: retries exhausted", ""),
+        ("torch.OutOfMemoryError: CUDA out of memory.", ""),
+        ("number of skipped iterations: 1 | grad norm: nan", ""),
+    ],
+)
+def test_moods(line: str, mood: str) -> None:
+    """By which words a program makes less of what it speaks of."""
+    assert table().mood(line, -1) == mood
+
+
+def test_a_mood_counts_for_programs_alone() -> None:
+    """And not for a row whose own words it is."""
+    made = table()
+    rows = {row.name: number for number, row in enumerate(made.rows)}
+    assert made.mood("WARNING: NVRM: Xid (PCI:0000:18:00): 79", rows["xid_hardware"]) == ""
+    assert made.mood("This might be caused by shared memory", rows["loader_worker_bus_error"]) == ""
+    assert made.mood("This might be caused by shared memory", rows["no_space"]) == "possibility"
 
 
 def test_no_pattern_reads_its_words_again_and_again() -> None:

@@ -17,7 +17,7 @@ from tachograph.logs import text
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
 from tachograph.logs.scan import Context, prepare
-from tachograph.logs.sources import FilePart, Unread, files, parts, refused, standard_input, whole_lines
+from tachograph.logs.sources import Unread, plan, refused, standard_input, whole_lines
 from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
 from tachograph.printable import printable
 from tachograph.server_address import server_url
@@ -44,8 +44,8 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         prog="tachograph logs",
         description="Find the first cause of a failed run in what its ranks, launchers, schedulers\n"
-        "and kernels printed. Understands the prefixes of torchrun, Slurm, Kubernetes,\n"
-        "systemd and NCCL; reads files packed with gzip, bzip2 and xz.",
+        "and kernels printed. What stands before the messages is learned from each file;\n"
+        "reads lines of JSON, and files packed with gzip, bzip2 and xz.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -104,11 +104,13 @@ def as_object(verdict: LogVerdict) -> dict[str, Any]:
             }
             for root in verdict.roots
         ],
+        "rivals": [_finding(finding) for finding in verdict.rivals],
+        "silent_ranks": verdict.silent,
         "read": {
             "logs": reading.files,
             "lines": reading.lines,
             "bytes": reading.size,
-            "ranks": len(reading.ranks),
+            "ranks": len(reading.names.known()),
             "first": reading.first,
             "last": reading.last,
             "long_lines": reading.long_lines,
@@ -140,29 +142,26 @@ def _checked(parser: CommandParser, given: argparse.Namespace) -> float:
 
 
 def _read(given: argparse.Namespace, since: float, reading: Reading) -> None:
-    tasks: list[FilePart] = []
-    number = 0
-    for number, (path, named) in enumerate(files([one for one in given.paths if one != "-"], reading.problems), 1):
-        tasks += parts(path, number, reading.problems, named=named)
+    tasks = plan([one for one in given.paths if one != "-"], reading.problems)
+    number = tasks[-1].context.file if tasks else 0
     now = time.time()
-    year = time.gmtime(now).tm_year
     total = sum(0 if part.end is None else part.end - part.begin for part in tasks)
     prepare()
     with _progress(total) as progress:
         read(tasks, reading, progress)
         if "-" in given.paths:
-            _stream("standard input", whole_lines(standard_input()), Context(number + 1, year), reading, progress)
+            _stream("standard input", whole_lines(standard_input()), Context(number + 1, now), reading, progress)
         if given.journal is not None:
-            _stream("journal", journal(given.journal, since, now), Context(number + 2, year), reading, progress)
+            _stream("journal", journal(given.journal, since, now), Context(number + 2, now), reading, progress)
         if given.loki:
-            _stream("Loki", loki(given.loki, given.query, since, now), Context(number + 3, year), reading, progress)
+            _stream("Loki", loki(given.loki, given.query, since, now), Context(number + 3, now), reading, progress)
 
 
 def _stream(name: str, blocks: Iterator[bytes], context: Context, reading: Reading, progress: Progress) -> None:
     """Read a stream that has no file; what is no text, or cannot be had, is a problem."""
     try:
         first = next(blocks, b"")
-        if why := refused(first[:8192]):
+        if why := refused(first.lstrip(b"\0")[:8192] or first[:1]):
             reading.problems.append(Unread(name, why))
             return
         read_stream(name, _with(first, blocks), context, reading, progress)

@@ -9,7 +9,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tachograph.logs.nccl import NcclFacts
+from tachograph.logs.progress import ANYBODY
+from tachograph.logs.ranks import RankNames
 from tachograph.logs.scan import Context, Key, LogScan, Scanned, Sighting
 from tachograph.logs.sources import BLOCK, UNREADABLE, FilePart, Unread, blocks
 from tachograph.own_process import own_workers
@@ -24,12 +25,13 @@ Progress = Callable[[int], None]
 
 
 class Found(NamedTuple):
-    """One kind of line of one rank in one attempt, with the place in its whole file."""
+    """One kind of line of one rank in one attempt, with the place in its whole file, and its number."""
 
     key: Key
     sighting: Sighting
     file: str
     line: int
+    number: int
 
 
 @dataclass
@@ -37,7 +39,7 @@ class Reading:
     """Everything that was read: what was found in the order of files and lines, sizes, and what could not be read."""
 
     found: list[Found] = field(default_factory=list)
-    nccl: NcclFacts = field(default_factory=NcclFacts)
+    names: RankNames = field(default_factory=RankNames)
     problems: list[Unread] = field(default_factory=list)
     files: int = 0
     size: int = 0
@@ -46,23 +48,27 @@ class Reading:
     lost: int = 0
     first: float | None = None
     last: float | None = None
-    ranks: set[int] = field(default_factory=set)
 
     def add(self, name: str, scans: Sequence[Scanned], context: Context) -> None:
         """Add the parts of one file, in order."""
         lines, attempt = 0, context.attempt
         self.files += 1
-        for scanned in scans:
+        for number, scanned in enumerate(scans):
+            went_on = number + 1 < len(scans) and len(scans[number + 1].steps) >= ANYBODY
             for key, sighting in scanned.sightings.items():
                 known = key._replace(attempt=attempt) if key.attempt is None else key
-                self.found.append(Found(known, sighting, name, lines + sighting.line))
+                if went_on and key in scanned.unsettled:
+                    sighting = sighting._replace(recovered=True)  # noqa: PLW2901
+                if sighting.time is None:  # before the first line that has one
+                    sighting = sighting._replace(time=scanned.first)  # noqa: PLW2901
+                self.found.append(Found(known, sighting, name, lines + sighting.line, context.file))
             attempt = attempt if scanned.attempt is None else scanned.attempt
             lines += scanned.lines
-            self.nccl.add(scanned.nccl)
+            self.names.nccl.add(scanned.nccl)
+            self.names.add(context, scanned.ranks, scanned.pairs, scanned.within, scanned.nodes)
             self.size += scanned.size
             self.long_lines += scanned.long_lines
             self.lost += scanned.lost
-            self.ranks |= scanned.ranks
             seen = (sighting.time for sighting in scanned.sightings.values())
             ends = (self.first, self.last, scanned.first, scanned.last)
             times = [time for time in (*ends, *seen) if time is not None]

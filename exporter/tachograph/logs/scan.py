@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from tachograph.logs.line import LogLine, parse
+from tachograph.logs import shape
+from tachograph.logs.line import PLAIN, LogLine, plain, with_facts
 from tachograph.logs.nccl import CHANNEL, MARKS, NcclFacts
 from tachograph.logs.prefilter import Prefilter
-from tachograph.logs.tracebacks import Tracebacks
+from tachograph.logs.progress import StepsAfter, labels
+from tachograph.logs.record import LogRecord, read
+from tachograph.logs.tracebacks import TracebackEnd, Tracebacks, begins
 from tachograph.signatures.table import LONGEST, LogSignature, table
 
 LONG_LINE = 64 << 10
@@ -18,12 +21,15 @@ LONG_LINE = 64 << 10
 MOST_SIGHTINGS = 50_000
 """Of one stream: ten kinds of lines on 5,000 ranks."""
 MOST_UNKNOWN = 500
+"""Kinds of errors that no row knows."""
 MOST_KNOWN = 4_000
 """Lines that are known again, whatever their time."""
 UNKNOWN = -1
 """Stands for the row of a line that reports an error and matches none."""
 
 _TRACEBACK = "traceback (most recent call last)"
+_PARTIAL = ("stdout p ", "stderr p ")
+"""A container's line that goes on in the next one."""
 _RESTART = ("restart_count", "attempts left")
 _ERRORS = ("error", "fatal", "critical", "exception")
 _SUMMARY = "(local_rank"
@@ -40,6 +46,13 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+(?:\.\d+)?")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _HEAD = 100
 """Bytes at the beginning of a long line that are kept, for its prefixes."""
+_SAMPLE = 256 << 10
+"""Bytes at the beginning that a file's shape is learned from."""
+_PREFIXES = 100
+"""Lines of them whose ranks are noted."""
+_AN_ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception)\b")
+_MAY_BE_TIME = re.compile(rb"\d\d:\d\d|\d{10}")
+_MAY_BE_RANK = re.compile(r"rank|[\[(<{|]|^\s*\w+:", re.IGNORECASE)
 _BEFORE = 4096
 """Bytes before a line without a time in which one is looked for."""
 
@@ -57,7 +70,8 @@ class Key(NamedTuple):
 class Sighting(NamedTuple):
     """The first line of a key and its number (from 1, in what was read in one go), how many there were, and where from.
 
-    `frame`: where the exception was raised, if the traceback says it.
+    `frame`: where the exception was raised, if the traceback says it. `mood`: what the line, or the one beside an
+    exception, makes of it. `recovered`: its rank went on.
     """
 
     line: int
@@ -65,12 +79,18 @@ class Sighting(NamedTuple):
     text: str
     seen: int
     frame: str
-    local: bool
+    local_rank: int | None
     pid: int | None
+    mood: str = ""
+    recovered: bool = False
 
 
 class Scanned(NamedTuple):
-    """Everything that a stream said."""
+    """Everything that a stream said.
+
+    `within`: local ranks; `pairs`: ranks, by node and local rank; `nodes`: those that lines name.
+    `steps`: those that its first lines report. `unsettled`: failures that it ended with, in one attempt.
+    """
 
     sightings: dict[Key, Sighting]
     nccl: NcclFacts
@@ -82,30 +102,53 @@ class Scanned(NamedTuple):
     last: float | None
     attempt: int | None
     ranks: frozenset[int]
+    within: frozenset[int]
+    pairs: dict[tuple[str, int], int]
+    nodes: frozenset[str]
+    steps: frozenset[bytes]
+    unsettled: frozenset[Key]
 
 
 class Context(NamedTuple):
-    """Facts of all lines of a stream: its number, and the rank, node and attempt that its path names."""
+    """Facts of all lines of a stream: its number, when it was written, and what its path names.
+
+    `guess`: the rank is a number in a name that those of this kind have; it counts if no line speaks against it.
+    """
 
     file: int
-    year: int
-    rank: int | None = None
-    local: bool = False
+    written: float
     node: str = ""
     attempt: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    guess: str = ""
 
 
 @cache
 def _marks() -> tuple[Prefilter, tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """Return the prefilter, its texts, and which rows each leads to."""
     rows = table().by_text
-    texts = tuple(dict.fromkeys((*rows, _TRACEBACK, _SUMMARY, *_RESTART, *_ERRORS, *MARKS)))
+    texts = tuple(dict.fromkeys((*rows, _TRACEBACK, _SUMMARY, *_PARTIAL, *_RESTART, *_ERRORS, *MARKS)))
     return Prefilter([text.encode() for text in texts]), texts, tuple(rows.get(text, ()) for text in texts)
+
+
+@cache
+def _of_levels() -> tuple[dict[int, int], int]:
+    """Return the lengths of the texts for levels, by their numbers, and the number of the one for channels."""
+    texts = _marks()[1]
+    return {texts.index(text): len(text) for text in _ERRORS}, texts.index(CHANNEL)
 
 
 def prepare() -> None:
     """Read the table and make the search for its texts; raise ModuleNotFoundError without the extra `logs`."""
     _marks()
+
+
+class _Place(NamedTuple):
+    """Where a line is: its number, and its beginning in the block."""
+
+    number: int
+    begin: int
 
 
 class LogScan:
@@ -114,33 +157,52 @@ class LogScan:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._filter, self._texts, self._rows = _marks()
+        self._levels, self._channel = _of_levels()
         self._table = table()
         self._weak = next(number for number, row in enumerate(self._table.rows) if row.name == "assertion")
         self._sightings: dict[Key, Sighting] = {}
         self._nccl = NcclFacts()
         self._known: dict[bytes, Key | None] = {}
         self._tracebacks = Tracebacks()
+        self._progress = StepsAfter(self._parsed)
+        self._shape = PLAIN
+        self._steps: frozenset[bytes] = frozenset()
+        self._unsettled: set[Key] = set()
+        self._details: set[str] = set()
+        self._partial: LogRecord | None = None
         self._attempt = context.attempt
-        self._lines = self._size = self._long = self._lost = self._unknown = 0
+        self._lines = self._size = self._long = self._lost = 0
         self._first: float | None = None
         self._last: float | None = None
         self._ranks: set[int] = set()
+        self._within: set[int] = set()
+        self._pairs: dict[tuple[str, int], int] = {}
+        self._nodes: set[str] = {context.node} if context.node else set()
         self._end = b"\n"
+        self._block = self._low = b""
+        self._stepped = 0
+        self._timed: tuple[int, float | None] = (0, None)
         self._summary: int | None = None
 
     def feed(self, block: bytes) -> None:
         """Read the next block, which ends with the end of a line unless the stream does."""
+        size = len(block)
+        if b"\0" in block:  # as a file that was cut while it was open for writing
+            block = block.replace(b"\0", b"")
         if not self._size:
-            self._first = self._time_of(block[:_BEFORE])
+            self._learn(block)
         self._long += long_lines(block, continued=not self._end.endswith(b"\n"))
         counted = number = 0
-        for begin, raw, marks in self._candidates(block, block.lower()):
+        self._block, self._low, self._stepped, self._timed = block, block.lower(), 0, (0, None)
+        for begin, raw, marks in self._candidates(block, self._low):
             number += block.count(b"\n", counted, begin)
             counted = begin
-            self._read(raw, marks, self._lines + number + 1, (block, begin))
+            self._read(raw, marks, _Place(self._lines + number + 1, begin))
+        self._advance(len(block))
         self._lines += number + block.count(b"\n", counted)
-        self._size += len(block)
-        self._end = block[-_BEFORE:]
+        self._size += size
+        self._end = block[-_BEFORE:] or self._end
+        self._block = self._low = b""
 
     def result(self) -> Scanned:
         """Return what was read."""
@@ -148,8 +210,30 @@ class LogScan:
         self._lines += not self._end.endswith(b"\n")
         return Scanned(
             self._sightings, self._nccl, self._size, self._lines, self._long, self._lost,
-            self._first, self._last, self._attempt, frozenset(self._ranks),
+            self._first, self._last, self._attempt, frozenset(self._ranks), frozenset(self._within), self._pairs,
+            frozenset(self._nodes), self._steps,
+            frozenset(key for key in self._unsettled if not self._sightings[key].recovered),
         )  # fmt: skip
+
+    def _learn(self, block: bytes) -> None:
+        """Learn from the first lines what each begins with, which ranks there are, and when the first one came."""
+        lines = [line[:400].decode("utf-8", errors="replace") for line in block[:_SAMPLE].splitlines()[: shape.SAMPLE]]
+        self._shape = shape.learn(lines)
+        self._steps = labels(lines)
+        self._first = self._time_of(block[:_BEFORE])
+        for line in filter(_MAY_BE_RANK.search, lines[:_PREFIXES]):
+            self._note(read(line, self._context.written, self._shape).lines[0])
+
+    def _note(self, line: LogLine) -> None:
+        """Note of whom a line is."""
+        if line.rank is not None:
+            self._ranks.add(line.rank)
+        if line.local_rank is not None:
+            self._within.add(line.local_rank)
+            if line.rank is not None:
+                self._pairs[line.node, line.local_rank] = line.rank
+        if line.node:
+            self._nodes.add(line.node)
 
     def _candidates(self, block: bytes, low: bytes) -> Iterator[tuple[int, bytes, list[int]]]:
         """Yield the lines with known texts, and all lines while a traceback is open: begin, content, known texts."""
@@ -157,7 +241,7 @@ class LogScan:
         mark = next(found, None)
         position = 0
         while position < len(block):
-            if self._tracebacks:
+            if self._tracebacks or self._partial:
                 begin = at = position
             elif mark is not None:
                 begin = max(position, block.rfind(b"\n", position, mark[1]) + 1)
@@ -178,68 +262,111 @@ class LogScan:
 
         An `error` in small letters counts with a colon alone; channels of NCCL do as long as some are missing.
         """
-        levels = {self._texts.index(text): len(text) for text in _ERRORS}
-        channel = self._texts.index(CHANNEL)
         for number, start in self._filter.find(low):
-            if number in levels:
-                end = start + levels[number]
+            if number in self._levels:
+                end = start + self._levels[number]
                 if block[start:end].islower() and block[end : end + 1] != b":":
                     continue
-            elif number == channel and self._nccl.full:
+            elif number == self._channel and self._nccl.full:
                 continue
             yield number, start
 
-    def _read(self, raw: bytes, marks: list[int], number: int, where: tuple[bytes, int]) -> None:
-        if self._tracebacks:
-            self._line(raw.decode("utf-8", errors="replace"), marks, number, where)
+    def _read(self, raw: bytes, marks: list[int], at: _Place) -> None:
+        if self._tracebacks or self._partial:
+            self._line(raw.decode("utf-8", errors="replace"), marks, at)
             return
         same = _CLOCK.sub(b"", raw)  # a line that was seen before at another time
         if same in self._known:
-            if (key := self._known[same]) is not None:
-                seen = self._sightings[key]
+            key = self._known[same]
+            if key is None:
+                return
+            seen = self._sightings[key]
+            if not seen.recovered and not self._progress:
                 self._sightings[key] = seen._replace(seen=seen.seen + 1)
-            return
-        key = self._line(raw.decode("utf-8", errors="replace"), marks, number, where)
-        if not self._tracebacks:
+                return
+        key = self._line(raw.decode("utf-8", errors="replace"), marks, at)
+        if not self._tracebacks and not self._partial:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[same] = key
 
-    def _line(self, text: str, marks: list[int], number: int, where: tuple[bytes, int]) -> Key | None:
-        """Read one line; return what it was counted as, None if it was not."""
+    def _line(self, text: str, marks: list[int], at: _Place) -> Key | None:
+        """Read one line; return what it was counted as, None if it was not, or as several things."""
         texts = {self._texts[mark] for mark in marks}
-        if not self._tracebacks and self._is_common(text, texts):
+        if not self._tracebacks and not self._partial and self._is_common(text, texts):
             return None
-        line = self._parsed(text)
+        record = read(text, self._context.written, self._shape)
+        if self._partial or record.partial:
+            record = self._joined(record)
+            if record.partial:
+                return None
+        if not record.json:
+            return self._message(record.lines[0], record.raws[0], texts, marks, at)
+        for line, raw in zip(record.lines, record.raws, strict=True):
+            low = line.text.lower()
+            known = [mark for mark, one in enumerate(self._texts) if one in low]
+            self._message(line, raw, {self._texts[mark] for mark in known}, known, at)
+        return None
+
+    def _joined(self, record: LogRecord) -> LogRecord:
+        """Return the record with what it continues; it is kept while it goes on itself."""
+        text, goes_on = record.lines[-1].text, record.partial
+        if (before := self._partial) is not None:
+            line, raw = before.lines[0], before.raws[0]
+            record = LogRecord((line._replace(text=line.text + text),), (raw + text,), json=True)
+            goes_on = goes_on and len(raw) < LONG_LINE
+        self._partial = record._replace(partial=True) if goes_on else None
+        return record._replace(partial=goes_on)
+
+    def _message(self, line: LogLine, raw: str, texts: set[str], marks: list[int], at: _Place) -> Key | None:
+        """Read one message; return what it was counted as."""
+        line = self._placed(line)
         if _SUMMARY in texts:
             self._summary = line.rank
         elif line.rank is None and line.text.lstrip().startswith(_OF_SUMMARY):
             line = line._replace(rank=self._summary)
-        who = (line.node, line.rank)
-        frame = ""
-        exception = False
-        if who in self._tracebacks:
-            inside = self._tracebacks.add(who, line.text)
-            if inside is None:
+        raised: TracebackEnd | None = None
+        if self._tracebacks or _TRACEBACK in texts:
+            inside = self._tracebacks.add(raw)
+            if inside is True:
                 return None
-            frame, exception = inside, True
-        if _TRACEBACK in texts:
-            self._tracebacks.begin(who)
-        if _TRACEBACK in texts or line.text.lstrip().startswith(("│", "|   ", "❱")):  # frames that are drawn
-            return None
+            if isinstance(inside, TracebackEnd):
+                raised = inside
+                line = with_facts(line._replace(text=raised.text), raised.prefix, self._context.written)
         if texts & _NCCL_SET:
             self._nccl.read(line)
-        if line.rank is not None and not line.local:
-            self._ranks.add(line.rank)
+        self._note(line)
         if not texts.isdisjoint(_RESTART) and (match := _ATTEMPT.search(line.text)):
+            self._advance(at.begin)
+            self._progress.forget()
+            self._unsettled.clear()
             self._attempt = int(match[1]) if match[1] else int(match[3]) - int(match[2]) + 1
             self._known.clear()
-        row = self._row(line.text, marks, texts, exception=exception)
+        row = self._row(line.text, marks, texts, exception=raised is not None)
         if row is None:
             return None
         if line.time is None:
-            line = line._replace(time=self._time_of(self._before(*where), last=True))
-        return self._keep(row, line, number, frame)
+            line = line._replace(time=self._time_before(at.begin))
+        mood = self._mood_beside(at.begin, raised.alike) if raised else self._mood(line.text, row)
+        return self._keep(row, line, raised.frame if raised else "", mood, at)
+
+    def _mood(self, text: str, row: int) -> str:
+        """Return what a line makes of what it speaks of; an exception means what it says."""
+        return "" if _AN_ERROR.match(text) else self._table.mood(text[:LONGEST], row)
+
+    def _mood_beside(self, begin: int, alike: str) -> str:
+        """Return what the lines before the head of a traceback, and behind its end, say of it: that it is caught."""
+        near = []
+        head = self._low.rfind(b"traceback (most recent call last)", 0, begin)
+        line = self._block.rfind(b"\n", 0, max(head, 0))
+        if line > 0:
+            near.append(self._block[max(self._block.rfind(b"\n", 0, line) + 1, line - LONGEST) : line])
+        end = _end(self._block, begin) + 1
+        while self._block[end : end + 1] in (b"\n", b"\r"):
+            end += 1
+        near.append(self._block[end : _end(self._block, min(end, len(self._block)))][:LONGEST])
+        texts = (plain(one.decode("utf-8", errors="replace")) for one in near)
+        return next((mood for one in texts if begins(one, alike) and (mood := self._table.handled(one))), "")
 
     def _is_common(self, text: str, texts: set[str]) -> bool:
         """Return whether a line is of the two kinds that long logs are full of and that need no parsing."""
@@ -259,35 +386,64 @@ class LogScan:
             return UNKNOWN
         return None
 
-    def _keep(self, row: int, line: LogLine, number: int, frame: str) -> Key | None:
+    def _keep(self, row: int, line: LogLine, frame: str, mood: str, at: _Place) -> Key | None:
         detail = _NUMBERS.sub("#", line.text)[:120] if row in (UNKNOWN, self._weak) else ""
         key = Key(self._attempt, row, line.node, line.rank, detail)
-        if seen := self._sightings.get(key):
-            self._sightings[key] = seen._replace(seen=seen.seen + 1)
-            return key
-        if len(self._sightings) >= MOST_SIGHTINGS or (detail and self._unknown >= MOST_UNKNOWN):
+        self._advance(at.begin)
+        self._stepped = max(self._stepped, _end(self._block, at.begin))
+        seen = self._sightings.get(key)
+        if seen is None and (
+            len(self._sightings) >= MOST_SIGHTINGS
+            or (detail not in self._details and len(self._details) >= MOST_UNKNOWN)
+        ):
             self._lost += 1
             return None
-        self._unknown += bool(detail)
+        if row == UNKNOWN or self._table.rows[row].role != "advice":
+            self._progress.failed((line.node, line.rank), key, line.time)
+            self._unsettled.add(key)
+        if seen and not seen.recovered and not (seen.mood and not mood):
+            self._sightings[key] = seen._replace(seen=seen.seen + 1, frame=seen.frame or frame)
+            return key
+        self._details.add(detail)
         text = line.text.strip()[:LONGEST]
-        self._sightings[key] = Sighting(number, line.time, text, 1, frame, line.local, line.pid)
+        count = seen.seen + 1 if seen else 1
+        self._sightings[key] = Sighting(at.number, line.time, text, count, frame, line.local_rank, line.pid, mood)
         return key
 
-    def _before(self, block: bytes, begin: int) -> bytes:
-        return block[max(0, begin - _BEFORE) : begin] if begin else self._end
+    def _advance(self, end: int) -> None:
+        """Look between what was read and `end` for steps of ranks that had failed."""
+        if self._progress and end > self._stepped:
+            for key in self._progress.read(self._block, self._low, self._stepped, end):
+                if isinstance(key, Key) and (seen := self._sightings.get(key)):
+                    self._sightings[key] = seen._replace(recovered=True)
+        self._stepped = max(self._stepped, end)
+
+    def _time_before(self, begin: int) -> float | None:
+        """Return the last time in the lines before a place; no line is read for it twice."""
+        if not begin:
+            return self._time_of(self._end, last=True)
+        looked, known = self._timed
+        start = max(looked, begin - _BEFORE)
+        found = self._time_of(self._block[start:begin], last=True)
+        if found is None and looked >= begin - _BEFORE:
+            found = known
+        self._timed = begin, found
+        return found
 
     def _time_of(self, lines: bytes, *, last: bool = False) -> float | None:
         """Return the first time in some lines, or the last one."""
-        parts = lines.decode("utf-8", errors="replace").split("\n")
+        if not _MAY_BE_TIME.search(lines):
+            return None
+        parts = [part.decode("utf-8", errors="replace") for part in lines.split(b"\n") if _MAY_BE_TIME.search(part)]
         for part in reversed(parts) if last else parts:
-            if (time := parse(part[:400], self._context.year).time) is not None:
+            if (time := read(part[:400], self._context.written, self._shape).lines[0].time) is not None:
                 return time
         return None
 
     def _parsed(self, text: str) -> LogLine:
-        line = parse(text, self._context.year)
-        if line.rank is None and self._context.rank is not None:
-            line = line._replace(rank=self._context.rank, local=self._context.local)
+        return self._placed(read(text, self._context.written, self._shape).lines[0])
+
+    def _placed(self, line: LogLine) -> LogLine:
         return line if line.node or not self._context.node else line._replace(node=self._context.node)
 
 
@@ -319,7 +475,9 @@ def _end(block: bytes, at: int) -> int:
 
 
 def _around(block: bytes, begin: int, at: int, end: int) -> bytes:
-    """Return a line; of a long one its beginning, with the prefixes, and what is around `at`."""
+    """Return a line; of a long one its beginning, with the prefixes, and what is around `at`; an object whole."""
+    if b'{"' in block[begin : begin + _HEAD]:
+        return block[begin : min(end, begin + LONG_LINE)]
     if at - begin <= LONGEST:
         return block[begin : min(end, begin + 2 * LONGEST)]
     return block[begin : begin + _HEAD] + b" ... " + block[at - _HEAD // 2 : min(end, at + LONGEST)]

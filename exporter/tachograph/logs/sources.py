@@ -1,4 +1,4 @@
-"""Where logs come from: files, folders, standard input, packed files; and what a file's path says of its lines."""
+"""Where logs come from: files, folders, standard input, packed files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import codecs
 import gzip
 import io
 import lzma
-import re
+import os
 import stat
 import sys
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
+from tachograph.logs.names import contexts
 from tachograph.logs.scan import Context
 
 BLOCK = 4 << 20
@@ -31,14 +31,9 @@ _REFUSED = {
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"\x7fELF": "binary",
 }
+_CONTROL = bytes(set(range(32)) - set(b"\0\a\b\t\n\v\f\r\x1b"))
+"""Bytes that no text has."""
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-_RANK_IN_NAME = re.compile(
-    r"(?:^|[^A-Za-z])(?:global)?[_-]?(?:rank|task|proc|process)[-_.=]?(\d{1,6})(?!\d)", re.IGNORECASE
-)
-_ELASTIC = re.compile(r"(?:^|/)(?:attempt|restart|cycle)[-_]?(\d{1,6})/(?:(\d{1,4})/)?")
-_NODE_IN_PATH = re.compile(
-    r"(?:^|/)(?:log[-_.]?)?((?:node|host|worker|pod|gpu|dgx|nid|ip-|cn|hgx)[A-Za-z]*[-_]?\d[\w-]*)", re.IGNORECASE
-)
 
 
 class ReadsPieces(Protocol):
@@ -67,21 +62,21 @@ class Unread(NamedTuple):
 
 def files(paths: Sequence[str], problems: list[Unread]) -> Iterator[tuple[Path, bool]]:
     """Yield the files of paths, folders opened up and sorted, each with whether it was named itself."""
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for given in paths:
         path = Path(given)
         try:
             if not path.is_dir():
                 yield path, True
                 continue
-            inside = [one for one in _walk(path, problems) if one.resolve() not in seen]
+            inside = [one for one in _walk(path, problems) if os.path.realpath(one) not in seen]
         except OSError as error:
             problems.append(Unread(given, error.strerror or type(error).__name__))
             continue
         if not inside:
             problems.append(Unread(given, "no files in this folder"))
         for one in inside:
-            seen.add(one.resolve())
+            seen.add(os.path.realpath(one))
             yield one, False
 
 
@@ -100,9 +95,19 @@ def _walk(folder: Path, problems: list[Unread]) -> Iterator[Path]:
             yield entry
 
 
-def parts(path: Path, number: int, problems: list[Unread], *, named: bool) -> list[FilePart]:
+def plan(paths: Sequence[str], problems: list[Unread]) -> list[FilePart]:
+    """Return the parts of all files of paths, folders opened up, in order."""
+    found = list(files(paths, problems))
+    known = contexts([path for path, _ in found])
+    return [
+        part
+        for (path, named), context in zip(found, known, strict=True)
+        for part in parts(path, context, problems, named=named)
+    ]
+
+
+def parts(path: Path, context: Context, problems: list[Unread], *, named: bool) -> list[FilePart]:
     """Return the parts of a file; none, and a problem, for one that cannot be read."""
-    context = context_of(path, number)
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -111,7 +116,7 @@ def parts(path: Path, number: int, problems: list[Unread], *, named: bool) -> li
             problems.append(Unread(str(path), "not a regular file"))
             return []
         with path.open("rb") as file:
-            start = file.read(8192)
+            start = _start(file)
     except OSError as error:
         problems.append(Unread(str(path), error.strerror or type(error).__name__))
         return []
@@ -135,9 +140,19 @@ def refused(start: bytes) -> str:
     for magic, why in _REFUSED.items():
         if start.startswith(magic):
             return why
-    if b"\0" in start and not packing(start) and not wide(start):
+    letters = start.replace(b"\0", b"")
+    odd = len(letters.translate(None, _CONTROL)) < len(letters)
+    if (odd or not letters) and not packing(start) and not wide(start):
         return "binary"
     return ""
+
+
+def _start(file: io.BufferedReader) -> bytes:
+    """Return the beginning of a file, without the zeros of one that was cut while it was open for writing."""
+    while start := file.read(8192):
+        if letters := start.lstrip(b"\0"):
+            return letters if len(letters) == len(start) else letters + file.read(8192)
+    return b"\0" if file.tell() else b""
 
 
 def packing(start: bytes) -> str:
@@ -157,27 +172,6 @@ def not_utf8(start: bytes) -> str:
     except UnicodeDecodeError:
         return "not UTF-8: other letters than those of ASCII are replaced"
     return ""
-
-
-def context_of(path: Path, number: int) -> Context:
-    """Return what a path says: rank-3.log, attempt_0/3/stderr.log as torchrun makes them, node07/…."""
-    text = path.as_posix()
-    rank = _RANK_IN_NAME.search(path.name)
-    elastic = _ELASTIC.search(text)
-    node = _NODE_IN_PATH.search(text)
-    try:
-        year = time.gmtime(path.stat().st_mtime).tm_year
-    except OSError:
-        year = time.gmtime().tm_year
-    own = rank[1] if rank else elastic[2] if elastic else None
-    return Context(
-        number,
-        year,
-        rank=None if own is None else int(own),
-        local=rank is None,
-        node=node[1].removesuffix(".log") if node else "",
-        attempt=int(elastic[1]) if elastic else None,
-    )
 
 
 def blocks(part: FilePart) -> Iterator[bytes]:

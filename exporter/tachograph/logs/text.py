@@ -12,6 +12,7 @@ WIDEST = 200
 """Letters of a line of a log that are shown."""
 MOST_UNKNOWN = 5
 MOST_PROBLEMS = 8
+MOST_RIVALS = 3
 
 _HEADINGS = {
     Weight.ROOT: "CAUSE",
@@ -19,6 +20,7 @@ _HEADINGS = {
     Weight.PEER: "CAUSE, unless the peer that the line names died of something else",
     Weight.EXCEPTION: "CAUSE, an exception that no row of the table knows",
     Weight.CONFIRMATION: "PROBABLE CAUSE",
+    Weight.ALONE: "CAUSE, as far as the logs go",
     Weight.UNKNOWN: "PERHAPS, an error that no row of the table knows",
 }
 
@@ -36,9 +38,17 @@ def lines(verdict: LogVerdict) -> Iterator[str]:
     first = verdict.findings[0]
     if verdict.state == "no_cause":
         yield "NO CAUSE FOUND: all that failed waited for others or was ended. The first to suffer:"
+        if verdict.silent:
+            names = f"{humanize.plural(len(verdict.silent), 'rank').split()[1]} {_ranges(verdict.silent)}"
+            yield f"  Of {names} there is no such line, unlike of the others: look there first."
     else:
         yield f"{_HEADINGS[first.weight]}: {_words(first.category)}, {_who(first)}"
     yield from _evidence(first)
+    for one in verdict.rivals[:MOST_RIVALS]:
+        yield printable(
+            f"  Perhaps before it, since clocks of nodes differ: {_words(one.category)}, {_who(one)}: "
+            f"{_cut(one.line, 100)}"
+        )
     if first.next:
         yield "Next:"
         yield from (f"  {number}. {printable(step)}" for number, step in enumerate(first.next, 1))
@@ -51,8 +61,8 @@ def _summary(verdict: LogVerdict) -> str:
     reading = verdict.reading
     said = f"Read {humanize.plural(reading.files, 'log')}, {humanize.plural(reading.lines, 'line')}, "
     said += f"{humanize.short(reading.size)}B"
-    if reading.ranks:
-        said += f", {humanize.plural(len(reading.ranks), 'rank')}"
+    if ranks := reading.names.known():
+        said += f", {humanize.plural(len(ranks), 'rank')}"
     if reading.first is not None and reading.last is not None:
         said += (
             f", {humanize.utc(reading.first, '%Y-%m-%d %H:%M:%S')} to {humanize.utc(reading.last, '%Y-%m-%d %H:%M:%S')}"
@@ -124,7 +134,8 @@ def _unknown(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
 def _who(finding: LogFinding) -> str:
     where = f" on {finding.node}" if finding.node else ""
     if finding.rank is None:
-        who = finding.node or "no rank named"
+        local = "" if finding.local_rank is None else f"local rank {finding.local_rank}"
+        who = " on ".join(part for part in (local, finding.node) if part) or "no rank named"
     else:
         more = len(finding.ranks) - 1
         who = f"rank {finding.rank}{where}" + (f", later on {humanize.plural(more, 'other rank')}" if more > 0 else "")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
 
@@ -18,10 +17,11 @@ EPISODE = 45 * 60
 LONGEST_WAIT = 75 * 60
 """Seconds before the end of an episode in which its cause is looked for first: what waits longer is rare."""
 
-_MILD = re.compile(
-    r"\b(?:User|Future|Deprecation|Runtime)Warning\b|(?:^|[\s\[|])(?:WARNING|WARN|INFO|DEBUG)(?:[\s\]:|]|$)|^warning: "
-)
-_NOT_MILD = re.compile(r"NCCL (?:WARN|INFO)|^\w*Error\b")
+CLOCKS = 60.0
+"""Seconds that the clocks of two nodes may differ by: within them, nothing is earlier than anything."""
+
+SILENT = 0.25
+"""The largest share of ranks whose silence says something, where the others complain."""
 _STRONG = ("out_of_memory", "hardware", "numerical")
 """Categories whose confirmations say more than an exception that no special row knows."""
 
@@ -34,9 +34,10 @@ class Weight(IntEnum):
     PEER = 2
     EXCEPTION = 3
     CONFIRMATION = 4
-    UNKNOWN = 5
-    CASCADE = 6
-    ADVICE = 7
+    ALONE = 5
+    UNKNOWN = 6
+    CASCADE = 7
+    ADVICE = 8
 
 
 @dataclass
@@ -44,14 +45,19 @@ class LogFinding:
     """One kind of line in one attempt: of which ranks and nodes, where it came first, and what to do.
 
     `line` is the text of the first one and `rank` its rank; `line_number` counts from 1 in `file`. `time`: Unix
-    seconds. `frame`: the innermost call of the program, if a traceback goes with it. `nic`: network card.
+    seconds. `frame`: the innermost call of the program, if a traceback goes with it. `nic`: network card. `local_rank`
+    counts within its node and is given where nothing says the rank. `by`: who says it (signatures.yaml). `passed`: why
+    it is no cause: possibility, warning, retry, skip, handled, or went_on.
     """
 
     name: str
     category: str
     role: str
     rank: int | None
+    local_rank: int | None
     node: str
+    by: str
+    passed: str
     line: str
     file: str
     line_number: int
@@ -69,21 +75,28 @@ class LogFinding:
 
 @dataclass
 class LogVerdict:
-    """The conclusion. `state`: cause, no_cause (something failed, and nothing says why), nothing_wrong, unreadable."""
+    """The conclusion. `state`: cause, no_cause (something failed, and nothing says why), nothing_wrong, unreadable.
+
+    `roots`: the cause of each attempt that has one. `rivals`: causes on other nodes that may have been earlier, since
+    clocks differ. `silent`: the ranks that say nothing where nearly all others complain.
+    """
 
     state: str
     findings: list[LogFinding]
     roots: list[LogFinding]
     reading: Reading
+    rivals: list[LogFinding]
+    silent: list[int]
 
 
 def conclude(reading: Reading) -> LogVerdict:
-    """Return the findings, the root first; `roots` has that of each attempt."""
+    """Return the findings, the root first; where there is none, the first that suffered."""
     findings = _grouped(reading)
     attempts = sorted({finding.attempt for finding in findings})
-    roots = [root for attempt in attempts if (root := _root(one for one in findings if one.attempt == attempt))]
-    first = min(roots, key=lambda root: (root.weight >= Weight.CASCADE, root.attempt), default=None)
-    rest = [finding for finding in findings if finding is not first]
+    by_attempt = [[one for one in findings if one.attempt == attempt] for attempt in attempts]
+    roots = [_told_who(root, found) for found in by_attempt if (root := _root(found)) and root.weight < Weight.CASCADE]
+    first = roots[0] if roots else _root(findings)
+    rest = [finding for finding in findings if first is None or _place(finding) != _place(first)]
     rest.sort(key=lambda one: (one.attempt, one.weight, _when(one), one.line_number))
     if not reading.files:
         state = "unreadable"
@@ -91,18 +104,62 @@ def conclude(reading: Reading) -> LogVerdict:
         state = "nothing_wrong"
     else:
         state = "no_cause" if first.weight == Weight.CASCADE else "cause"
-    return LogVerdict(state, ([first] if first else []) + rest, roots, reading)
+    rivals = _rivals(first, rest) if first and state == "cause" else []
+    silent = _silent(findings, reading) if state == "no_cause" else []
+    return LogVerdict(state, ([first] if first else []) + rest, roots, reading, rivals, silent)
 
 
-def _root(findings: Iterable[LogFinding]) -> LogFinding | None:
+def _place(finding: LogFinding) -> tuple[str, int, str, str, int]:
+    return finding.file, finding.line_number, finding.name, finding.line, finding.attempt
+
+
+def _root(findings: Sequence[LogFinding]) -> LogFinding | None:
     """Return the one that the others follow from: by what it says, then by time, in the last episode that has one."""
-    found = list(findings)
-    best = min((one.weight for one in found), default=None)
+    best = min((one.weight for one in findings), default=None)
     if best is None:
         return None
-    among = [one for one in found if one.weight == best]
-    last = _last_episode(among, found)
-    return min(last, key=lambda one: (_when(one), one.category != "hardware", one.file, one.line_number))
+    last = _last_episode([one for one in findings if one.weight == best], findings)
+    first = min(last, key=lambda one: (_when(one), one.category != "hardware", one.file, one.line_number))
+    near = [first, *_rivals(first, last)]  # what ends many follows; the one that a single rank has is likelier
+    return min(near, key=lambda one: (one.category != "hardware", len(one.ranks) > 1, _when(one)))
+
+
+def _rivals(first: LogFinding, others: Iterable[LogFinding]) -> list[LogFinding]:
+    """Return those of the same weight on other nodes that clocks cannot tell from the first."""
+    if first.time is None:
+        return []
+    return [
+        one
+        for one in others
+        if one.weight == first.weight
+        and one.attempt == first.attempt
+        and one.node != first.node
+        and one.time is not None
+        and abs(one.time - first.time) <= CLOCKS
+    ]
+
+
+def _told_who(root: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
+    """Return a cause that is confirmed from outside with the one rank that itself says something of its kind."""
+    if root.rank is not None or root.weight != Weight.CONFIRMED:
+        return root
+    alike = [one for one in findings if one.category == root.category and one.weight < Weight.CASCADE]
+    ranks = {rank for one in alike for rank in one.ranks}
+    if len(ranks) != 1:
+        return root
+    (rank,) = ranks
+    node = next((one.node for one in alike if rank in one.ranks and one.node), "")
+    if root.node and node and root.node != node:
+        return root
+    return replace(root, rank=rank, ranks=[rank], node=root.node or node)
+
+
+def _silent(findings: Iterable[LogFinding], reading: Reading) -> list[int]:
+    """Return the few ranks that do not complain of their peers, where nearly all others do."""
+    complain = {rank for one in findings if one.weight == Weight.CASCADE for rank in one.ranks}
+    known = reading.names.known() | set(range(max(complain, default=-1) + 1))
+    silent = sorted(known - complain)
+    return silent if complain and len(silent) <= max(1, SILENT * len(known)) else []
 
 
 def _last_episode(among: Sequence[LogFinding], found: Sequence[LogFinding]) -> list[LogFinding]:
@@ -139,50 +196,56 @@ def _grouped(reading: Reading) -> list[LogFinding]:
 
 
 def _finding(attempt: int, row: int, group: Sequence[Found], reading: Reading) -> LogFinding:
-    first = min(group, key=lambda one: float("inf") if one.sighting.time is None else one.sighting.time)
-    ranks = [_rank(one, reading) for one in group]
+    failed = [one for one in group if not _passed(one, row)]
+    first = min(failed or group, key=lambda one: float("inf") if one.sighting.time is None else one.sighting.time)
+    counted = failed or group
+    ranks = [reading.names.rank(one.key, one.sighting, one.number) for one in counted]
     known = signature(row)
     category, role = (known.category, known.role) if known else ("unknown", "unknown")
-    rank = _rank(first, reading)
+    rank = reading.names.rank(first.key, first.sighting, first.number)
+    passed = "" if failed else _passed(first, row)
     return LogFinding(
         name=known.name if known else "unknown",
         category=category,
         role=role,
         rank=rank,
+        local_rank=first.sighting.local_rank if rank is None else None,
         node=first.key.node,
+        by=known.by if known else "program",
+        passed=passed,
         line=first.sighting.text,
         file=first.file,
         line_number=first.line,
         time=first.sighting.time,
         attempt=attempt,
-        count=sum(one.sighting.seen for one in group),
+        count=sum(one.sighting.seen for one in counted),
         ranks=sorted({one for one in ranks if one is not None}),
-        nodes=sorted({one.key.node for one in group if one.key.node}),
+        nodes=sorted({one.key.node for one in counted if one.key.node}),
         frame=first.sighting.frame,
-        nic=reading.nccl.card(first.sighting.text, first.key.node, rank) if category == "network" else "",
+        nic=reading.names.nccl.card(first.sighting.text, first.key.node, rank) if category == "network" else "",
         cause=known.cause if known else "No row of the table knows this error.",
         next=list(known.next) if known else ["Read what stands around it"],
-        weight=_weight(row, first.sighting.text),
+        weight=Weight.ADVICE if passed else _weight(row),
     )
 
 
-def _rank(found: Found, reading: Reading) -> int | None:
-    """Return the rank of a line; the one that NCCL's lines say of its process is preferred to a local one."""
-    if found.key.rank is None or found.sighting.local:
-        known = reading.nccl.rank_of(found.key.node, found.sighting.pid)
-        return found.key.rank if known is None else known
-    return found.key.rank
+def _passed(found: Found, row: int) -> str:
+    """Return why a line is no cause, though it speaks of a failure; "" if it is one."""
+    known = signature(row)
+    if known is not None and known.handled:
+        return "handled"
+    return "went_on" if found.sighting.recovered else found.sighting.mood
 
 
-def _weight(row: int, text: str) -> Weight:
-    """Return how much a line says about the cause; a root that its program calls a warning only perhaps."""
+def _weight(row: int) -> Weight:
+    """Return how much a line says about the cause."""
     known = signature(row)
     if row == UNKNOWN or known is None:
         return Weight.UNKNOWN
     if known.role == "root":
-        if _MILD.search(text[:200]) and not _NOT_MILD.search(text[:200]):
-            return Weight.UNKNOWN
         return Weight.EXCEPTION if known.weak else Weight.PEER if known.peer else Weight.ROOT
-    if known.role == "confirmation":
+    if known.role == "confirmation" and known.by != "program":
         return Weight.CONFIRMED if known.category in _STRONG else Weight.CONFIRMATION
-    return Weight.CASCADE if known.role == "cascade" else Weight.ADVICE
+    if known.role in ("confirmation", "cascade"):
+        return Weight.ALONE if known.alone else Weight.CASCADE
+    return Weight.ADVICE

@@ -14,10 +14,20 @@ ROLES = ("root", "confirmation", "cascade", "advice")
 """How much a line says about the cause, the most first; a line of an earlier role is preferred whenever it came."""
 
 PATH = Path(__file__).with_name("signatures.yaml")
+_NEVER = re.compile(r"(?!)")
 LONGEST = 1024
 """Letters of a line that are looked at; a message that needs more to be recognised is not known."""
 
-_FIELDS = {"name", "category", "role", "find", "pattern", "pattern_not", "case", "weak", "peer", "cause", "next"}
+SPEAKERS = ("program", "launcher", "scheduler", "kernel")
+"""Who prints a line; a program says of itself what the others confirm from outside."""
+MOODS = ("possibility", "warning", "retry", "skip")
+"""What a line may make of a failure that it speaks of: then it is neither a cause nor a confirmation."""
+HANDLED = ("retry", "skip")
+
+_FIELDS = {
+    "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
+    "handled", "despite", "cause", "next",
+}  # fmt: skip
 
 
 class SignatureError(Exception):
@@ -35,6 +45,11 @@ class LogSignature(NamedTuple):
     pattern_not: re.Pattern[str] | None
     weak: bool
     peer: bool
+    by: str
+    alone: bool
+    handled: bool
+    despite: tuple[str, ...]
+    example: str
     cause: str
     next: tuple[str, ...]
 
@@ -56,6 +71,19 @@ class SignatureTable(NamedTuple):
     version: str
     rows: tuple[LogSignature, ...]
     by_text: Mapping[str, tuple[int, ...]]
+    moods: Mapping[str, re.Pattern[str]]
+
+    def mood(self, line: str, row: int) -> str:
+        """Return which of MOODS a line has that a row (-1: none) matched, "" if it means what it says."""
+        known = self.rows[row] if row >= 0 else None
+        if known is not None and known.by != "program":
+            return ""
+        despite = known.despite if known else ()
+        return next((name for name, form in self.moods.items() if name not in despite and form.search(line)), "")
+
+    def handled(self, line: str) -> str:
+        """Return which of HANDLED a line says of what stands beside it, "" if it says neither."""
+        return next((name for name in HANDLED if self.moods[name].search(line)), "")
 
     def classify(self, line: str) -> LogSignature | None:
         """Return the first row that matches one line, None if there is none."""
@@ -87,11 +115,28 @@ def parse(text: str) -> SignatureTable:
     names = [row.name for row in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SignatureError(f"given twice: {', '.join(sorted(twice))}")
+    moods = content.get("moods", {})
+    if not isinstance(moods, dict) or set(moods) - set(MOODS):
+        raise SignatureError(f"moods: expected some of {', '.join(MOODS)}")
     found: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
         for one in row.find:
             found.setdefault(one, []).append(number)
-    return SignatureTable(str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()})
+    forms = {name: _pattern(moods.get(name, []), re.IGNORECASE, f"moods: {name}") or _NEVER for name in MOODS}
+    made = SignatureTable(str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms)
+    if hidden := shadowed(made):
+        raise SignatureError("; ".join(hidden))
+    return made
+
+
+def shadowed(made: SignatureTable) -> list[str]:
+    """Return which rows do not win for their own example, and what does."""
+    winners = [(row, made.classify(row.example)) for row in made.rows]
+    return [
+        f"{row.name}: its example is {'matched by no row' if winner is None else f'shadowed by {winner.name}'}"
+        for row, winner in winners
+        if winner is not row
+    ]
 
 
 def classify(text: str) -> LogSignature | None:
@@ -115,6 +160,13 @@ def _row(given: object, number: int) -> LogSignature:
     steps = given.get("next", [])
     if not isinstance(steps, list) or not all(isinstance(one, str) for one in steps) or not given.get("cause"):
         raise SignatureError(f"{where}: expected a cause, and a list of texts as next")
+    if not isinstance(given.get("example"), str):
+        raise SignatureError(f"{where}: expected an example, a line that this row alone decides")
+    if given.get("by", "program") not in SPEAKERS:
+        raise SignatureError(f"{where}: by {given.get('by')!r} is none of {', '.join(SPEAKERS)}")
+    despite = given.get("despite", [])
+    if not isinstance(despite, list) or set(map(str, despite)) - set(MOODS):
+        raise SignatureError(f"{where}: despite must be a list of {', '.join(MOODS)}")
     flags = 0 if given.get("case") else re.IGNORECASE
     wanted, excluded = (_pattern(given.get(name, []), flags, where) for name in ("pattern", "pattern_not"))
     return LogSignature(
@@ -126,6 +178,11 @@ def _row(given: object, number: int) -> LogSignature:
         pattern_not=excluded,
         weak=bool(given.get("weak")),
         peer=bool(given.get("peer")),
+        by=str(given.get("by", "program")),
+        alone=bool(given.get("alone")),
+        handled=bool(given.get("handled")),
+        despite=tuple(map(str, despite)),
+        example=given["example"],
         cause=str(given["cause"]),
         next=tuple(steps),
     )

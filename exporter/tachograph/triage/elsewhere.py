@@ -165,15 +165,12 @@ def add_logs(found: Triage, paths: Sequence[str]) -> None:
     """Add what logs say of the first cause: it is the finding if a run has ended or hangs, or nothing else is known."""
     from tachograph.logs.reading import Reading, read  # these need libraries of an extra of their own
     from tachograph.logs.scan import prepare
-    from tachograph.logs.sources import files, parts
+    from tachograph.logs.sources import plan
     from tachograph.logs.verdict import conclude
 
     reading = Reading()
-    tasks = []
-    for number, (path, named) in enumerate(files(paths, reading.problems), 1):
-        tasks += parts(path, number, reading.problems, named=named)
     prepare()
-    read(tasks, reading, lambda _: None)
+    read(plan(paths, reading.problems), reading, lambda _: None)
     verdict = conclude(reading)
     found.sources += [AskedSource(f"log {one.name}", False, one.why) for one in reading.problems]
     if verdict.state == "unreadable":

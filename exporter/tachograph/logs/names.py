@@ -1,0 +1,109 @@
+"""Facts from the names of files: node, attempt and rank, learned from all files of a folder together."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tachograph.logs.scan import Context
+
+_RANK = re.compile(
+    r"(?<![A-Za-z])(?<!local[_-])(?<!lora[_-])(?<!low[_-])(?<!node[_-])(?:global[_-]?)?(?:rank|task|proc|process)[-_.=]?(\d{1,6})(?!\d)",
+    re.IGNORECASE,
+)
+_LOCAL = re.compile(r"(?<![A-Za-z])local[_-]?rank[-_.=]?(\d{1,4})(?!\d)", re.IGNORECASE)
+_ELASTIC = re.compile(r"(?:^|/)(?:attempt|restart|cycle)[-_]?(\d{1,6})/(?:(\d{1,4})/)?")
+_NODE = re.compile(
+    r"(?:^|[/_.-])((?:node|host|worker|pod|gpu|dgx|nid|ip-|cn|hgx)[A-Za-z]*[-_]?\d[A-Za-z0-9-]*)", re.IGNORECASE
+)
+_ARRAY = re.compile(r"slurm-\d+_\d+")
+"""Slurm's own name for the log of a job of an array."""
+_OF_TASK = re.compile(r"(?:^|[-_.])\d{3,}[-_.](?P<node>[A-Za-z][\w]*\d)[-_.](?P<task>\d{1,5})$")
+"""`%j-%N-%t`: job, node, task."""
+_NO_RANK = re.compile(
+    r"\d{4}-?\d\d-?\d\d|\.(?:log|out|err|txt)\.\d+$"
+    r"|(?<![A-Za-z])(?:restart|attempt|retry|try|cycle|seed|epoch|step|run|job|part|trial|exp|version|v|fold)[-_.]?\d+",
+    re.IGNORECASE,
+)
+"""Numbers that tell files apart and are none: dates, rotated logs, and what they are called."""
+_NUMBER = re.compile(r"\d+")
+_WORD = re.compile(r"[A-Za-z]+[A-Za-z-]*\d+")
+_BEFORE_RANK = re.compile(r"(?:^|[-_.])(?:r|p)?$", re.IGNORECASE)
+_OUT_OR_ERR = re.compile(r"[-_.]?(?:std)?(?:out|err)(?=[-_.]|$)|\.(?:log|txt|gz|bz2|xz|jsonl?)(?=\.|$)", re.IGNORECASE)
+
+
+def contexts(paths: Sequence[Path]) -> list[Context]:
+    """Return what the paths say, in their order; `guess` names the files whose numbers are ranks, if lines agree."""
+    found = [_alone(path, number) for number, path in enumerate(paths, 1)]
+    named = [one.rank for one in found]
+    if len(paths) > 1 and None not in named and len(set(named)) == 1:
+        found = [one._replace(rank=None) for one in found]  # the number of something else, such as of an adapter
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, (path, one) in enumerate(zip(paths, found, strict=True)):
+        if one.rank is None and one.local_rank is None and not (_ARRAY.match(path.name) or _NO_RANK.search(path.name)):
+            groups.setdefault((str(path.parent), _NUMBER.sub("#", _stem(path))), []).append(at)
+    for (_, name), members in groups.items():
+        _guess(name, members, paths, found)
+    return _unique(found)
+
+
+def _alone(path: Path, number: int) -> Context:
+    """Return what a single path says by words: rank-3.log, attempt_0/3/stderr.log as torchrun makes them, node07/…."""
+    text = "/".join(path.parts[-3:])
+    rank = next((match for part in reversed(path.parts[-3:]) if (match := _RANK.search(part))), None)
+    elastic, local, task = _ELASTIC.search(text), _LOCAL.search(text), _OF_TASK.search(_stem(path))
+    node = _NODE.search(text)
+    try:
+        written = path.stat().st_mtime
+    except OSError:
+        written = time.time()
+    own = rank[1] if rank else task["task"] if task else None
+    within = local[1] if local else elastic[2] if elastic else None
+    return Context(
+        number,
+        written,
+        node=task["node"] if task else node[1].removesuffix(".log") if node else "",
+        attempt=int(elastic[1]) if elastic else None,
+        rank=None if own is None else int(own),
+        local_rank=None if own is not None or within is None else int(within),
+    )
+
+
+def _stem(path: Path) -> str:
+    return _OUT_OR_ERR.sub("", path.name)
+
+
+def _guess(name: str, members: Sequence[int], paths: Sequence[Path], found: list[Context]) -> None:
+    """Note the numbers that tell files of one name apart, as ranks, and the words that do, as nodes."""
+    stems = [_stem(paths[at]) for at in members]
+    numbers = [[*_NUMBER.finditer(stem)] for stem in stems]
+    if len(set(stems)) < 2 or not numbers[0]:
+        return
+    for place in reversed(range(len(numbers[0]))):
+        values = [int(one[place][0]) for one in numbers]
+        if len(set(values)) < 2:
+            continue
+        if all(_BEFORE_RANK.search(stem[: one[place].start()]) for stem, one in zip(stems, numbers, strict=True)):
+            of_nodes = any(found[at].node.endswith(str(value)) for at, value in zip(members, values, strict=True))
+            if max(values) < 4 * len(set(values)) + 8 and not of_nodes:
+                for at, value in zip(members, values, strict=True):
+                    found[at] = found[at]._replace(rank=value, guess=name)
+                continue
+            return
+        for at, stem, one in zip(members, stems, numbers, strict=True):
+            word = next((w for w in _WORD.finditer(stem) if w.start() < one[place].end() <= w.end()), None)
+            if word and not found[at].node:
+                found[at] = found[at]._replace(node=word[0])
+
+
+def _unique(found: list[Context]) -> list[Context]:
+    """Return ranks that come again on another node as what they are: ranks within their nodes."""
+    nodes: dict[tuple[int | None, int], set[str]] = {}
+    for one in found:
+        if one.rank is not None:
+            nodes.setdefault((one.attempt, one.rank), set()).add(one.node)
+    if all(len(names) == 1 for names in nodes.values()):
+        return found
+    return [one if one.rank is None else one._replace(rank=None, local_rank=one.rank) for one in found]

@@ -1,0 +1,112 @@
+"""Whether a rank went on after a failure: then it was caught, and is no cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+from tachograph.logs.line import LogLine
+
+STEP = re.compile(
+    rb"(?:^|[^a-z_])(?:(?:global|train|training|total)[_ -]?)?(?:steps?|iter(?:ation)?s?|batch|epoch)[\"']?"
+    rb"\s{0,3}[=:\[#]?\s{0,6}(\d{1,9}(?:\.\d{1,9})?)"
+    rb"|\b(\d{1,9})/\d{1,9} \[\d"
+    rb"|\b(training (?:finished|complete|completed|done))\b",
+)
+"""In small letters."""
+_FAILING = re.compile(
+    rb"error|exception|fail|abort|\bnan\b(?! iterations)|timed out|stopping|overflow|resum|restor|saving|checkpoint"
+)
+OWN, UNNAMED, ANYBODY = 2, 3, 10
+"""Further steps after which a failure was none: of the same rank, of lines without a rank, and of anybody."""
+LATER = 60.0
+"""Seconds after a failure at which a single step of the same rank says it, too."""
+MOST = 20_000
+"""Lines of steps that are read after a failure before it counts as one."""
+
+Who = tuple[str, "int | None"]
+
+
+class _Open(NamedTuple):
+    time: float | None
+    own: int
+    all: int
+
+
+class StepsAfter:
+    """The failures of one stream that nobody has gone on after."""
+
+    def __init__(self, parsed: Callable[[str], LogLine]) -> None:
+        self._parsed = parsed
+        self._steps: dict[Who, set[bytes]] = {}
+        self._all: set[bytes] = set()
+        self._open: dict[Who, dict[Hashable, _Open]] = {}
+        self._read = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def failed(self, who: Who, key: Hashable, time: float | None) -> None:
+        """Note a failure; its steps are counted from here."""
+        self._open.setdefault(who, {})[key] = _Open(time, len(self._steps.get(who, ())), len(self._all))
+        self._read = 0
+
+    def forget(self) -> None:
+        """Let all failures stand: an attempt has ended."""
+        self._open.clear()
+
+    def read(self, block: bytes, low: bytes, begin: int, end: int) -> Iterator[Hashable]:
+        """Read the lines between two places; yield the failures that were none."""
+        while self._open and self._read < MOST and (match := STEP.search(low, begin, end)):
+            self._read += 1
+            start = max(low.rfind(b"\n", 0, match.start()), low.rfind(b"\r", 0, match.start())) + 1
+            stop = low.find(b"\n", match.end(), end)
+            back = low.find(b"\r", match.end(), stop if stop >= 0 else end)
+            begin = min((one for one in (stop, back) if one >= 0), default=end)
+            begin = max(begin, match.end())
+            if start < begin and not _FAILING.search(low, start, min(begin, start + 1024)):
+                label = _label(low[match.start() : begin])
+                line = self._parsed(block[start : min(begin, start + 400)].decode("utf-8", errors="replace"))
+                yield from self._stepped((line.node, line.rank), label, line.time, finished=match[3] is not None)
+
+    def _stepped(self, who: Who, label: bytes, time: float | None, *, finished: bool) -> Iterator[Hashable]:
+        own = self._steps.setdefault(who, set())
+        own.add(label)
+        needed = UNNAMED if who[1] is None else OWN
+        mine = self._open.get(who, {})
+        yield from self._close(
+            who,
+            [
+                key
+                for key, failure in mine.items()
+                if len(own) - failure.own >= needed
+                or (time is not None and failure.time is not None and time - failure.time >= LATER)
+            ],
+        )
+        if label in self._all and not finished:
+            return
+        self._all.add(label)
+        for other, entries in list(self._open.items()):
+            yield from self._close(
+                other, [key for key, one in entries.items() if finished or len(self._all) - one.all >= ANYBODY]
+            )
+
+    def _close(self, who: Who, keys: Sequence[Hashable]) -> Sequence[Hashable]:
+        entries = self._open.get(who, {})
+        for key in keys:
+            del entries[key]
+        if not entries:
+            self._open.pop(who, None)
+        return keys
+
+
+def labels(lines: list[str]) -> frozenset[bytes]:
+    """Return the steps that some lines report."""
+    found = (STEP.search(line) for line in (text.lower().encode() for text in lines) if not _FAILING.search(line))
+    return frozenset(_label(match.string[match.start() :]) for match in found if match)
+
+
+def _label(text: bytes) -> bytes:
+    """Return all numbers of steps that a line has: an epoch's alone stays the same for long."""
+    return b" ".join(match[1] or match[2] or match[3] for match in STEP.finditer(text[:400]))

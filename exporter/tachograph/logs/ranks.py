@@ -1,0 +1,91 @@
+"""Which rank a line is of, where it names a rank within its node, a process, or none: its own, or none at all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from tachograph.logs.nccl import NcclFacts
+from tachograph.logs.scan import Context, Key, Sighting
+
+
+class RankNames:
+    """Local ranks, and numbers in the names of files, by what all logs together say."""
+
+    def __init__(self) -> None:
+        self.nccl = NcclFacts()
+        self._pairs: dict[tuple[str, int], int | None] = {}
+        self._locals: dict[int, set[int]] = {}
+        self._by_file: dict[int, tuple[Context, frozenset[int]]] = {}
+        self._nodes: set[str] = set()
+        self._agreed: dict[str, bool] = {}
+        self._highest: tuple[int, int] | None = None
+
+    def add(
+        self,
+        context: Context,
+        ranks: frozenset[int],
+        pairs: Mapping[tuple[str, int], int],
+        within: frozenset[int],
+        nodes: frozenset[str],
+    ) -> None:
+        """Note what a stream says: its ranks, those of local ones that are known, its local ranks, its nodes."""
+        self._agreed, self._highest = {}, None
+        _, before = self._by_file.get(context.file, (context, frozenset()))
+        self._by_file[context.file] = context, before | ranks
+        if context.local_rank is not None and len(ranks) == 1:
+            pairs = {(context.node, context.local_rank): next(iter(ranks)), **pairs}
+        for (node, local), rank in pairs.items():
+            who = _place(node, context.file), local
+            self._pairs[who] = rank if self._pairs.get(who, rank) == rank else None
+        if within:
+            self._locals.setdefault(context.file, set()).update(within)
+        self._nodes |= nodes
+
+    def known(self) -> set[int]:
+        """Return the ranks that lines or names of files speak of."""
+        named = {rank for context, _ in self._by_file.values() if (rank := self._of_file(context)) is not None}
+        return named.union(*(ranks for _, ranks in self._by_file.values()))
+
+    def rank(self, key: Key, sighting: Sighting, file: int) -> int | None:
+        """Return the rank of a line in a file; None if it is not known for certain."""
+        if key.rank is not None:
+            return key.rank
+        if (rank := self.nccl.rank_of(key.node, sighting.pid)) is not None:
+            return rank
+        context, _ = self._by_file[file]
+        local = sighting.local_rank
+        if local is None and (rank := self._of_file(context)) is not None:
+            return rank
+        local = context.local_rank if local is None else local
+        if local is None:
+            return None
+        if (who := (_place(key.node, file), local)) in self._pairs:
+            return self._pairs[who]
+        return local if self._one_node(local) else None
+
+    def _of_file(self, context: Context) -> int | None:
+        """Return the rank that a file's name says, unless lines of such files say that the number is none."""
+        if context.rank is None or not context.guess:
+            return context.rank
+        if not self._agreed:
+            for one, ranks in self._by_file.values():
+                self._agreed[one.guess] = self._agreed.get(one.guess, True) and (not ranks or ranks == {one.rank})
+        return context.rank if self._agreed[context.guess] else None
+
+    def _one_node(self, local: int) -> bool:
+        """Return whether local ranks are ranks: all lines are of one node, as far as they say."""
+        if self._nodes or len(self._locals) > 1 or any(who[1] != rank for who, rank in self._pairs.items()):
+            return False
+        if self._highest is None:
+            places = [(one.attempt, one.local_rank) for one, _ in self._by_file.values() if one.local_rank is not None]
+            numbers = set().union(*self._locals.values()) | {one for _, one in places if one is not None}
+            one_of_each = len(places) <= 2 * len(set(places))  # its output, and its errors
+            self._highest = max(numbers, default=-1), max(self.known(), default=0) if one_of_each else sys.maxsize
+        within, rank = self._highest
+        return rank <= max(local, within)
+
+
+def _place(node: str, file: int) -> str:
+    """Return where a local rank counts: in a node, or in a file where no node is named."""
+    return node or f"file {file}"

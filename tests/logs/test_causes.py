@@ -1,0 +1,248 @@
+"""What is a cause and what is none: caught failures, warnings, cascades, silence, and what only confirms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tachograph.__main__ import main
+from tachograph.logs.reading import Reading, read
+from tachograph.logs.sources import plan
+from tachograph.logs.verdict import LogVerdict, conclude
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+TIMEOUT = (
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE) ran for 600047 milliseconds"
+)
+UPLOAD = """\
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.12/site-packages/requests/models.py", line 1021, in raise_for_status
+    raise HTTPError(http_error_msg, response=self)
+requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://api.wandb.ai/graphql
+"""
+
+
+def judged(tmp_path: Path, files: dict[str, str | bytes]) -> LogVerdict:
+    for name, text in files.items():
+        path = tmp_path / "run" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    reading = Reading()
+    read(plan([str(tmp_path / "run")], reading.problems), reading, lambda _: None)
+    return conclude(reading)
+
+
+def steps(first: int, last: int, prefix: str = "") -> str:
+    return "".join(f"{prefix}2026-11-20 10:{n // 60:02}:{n % 60:02} step {n} loss 2.1\n" for n in range(first, last))
+
+
+HEALTHY = {
+    "an overflow, skipped": "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 3\n"
+    "2026-11-20 10:10:00 training finished\n",
+    "overflows alone": "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 256.0\n" * 3,
+    "an upload, caught and retried": steps(0, 9)
+    + UPLOAD
+    + "wandb: Network error (HTTPError), entering retry loop.\n"
+    + steps(9, 99),
+    "an exception among steps": steps(0, 9) + UPLOAD + steps(9, 99),
+    "an exception of one rank, steps of another": steps(0, 9, "[rank0]: ")
+    + "".join(f"[rank3]: {line}\n" for line in UPLOAD.splitlines())
+    + steps(9, 99, "[rank0]: "),
+    "an exception before a single late step": "2026-11-20 10:00:24 metrics\n"
+    + UPLOAD
+    + "2026-11-20 10:10:00 step 300 loss 2\n",
+    "a sample that is skipped": "Traceback (most recent call last):\n"
+    '  File "/w/data.py", line 9, in get\n'
+    "PIL.UnidentifiedImageError: cannot identify image file 'a.jpg'\n"
+    "skipping sample 4711\n" + steps(0, 3),
+    "a batch that is skipped": "Loss is NaN at step 12, skipping the batch\n" + steps(13, 40),
+    "a warning": "WARNING:root:/data/cache: No such file or directory, using the default\n" + steps(0, 3),
+    "a warning of Python's": "/w/a.py:3: UserWarning: Permission denied for /root/.triton, falling back\n"
+    + steps(0, 3),
+    "possibilities": "If you see CUDA out of memory, lower the batch size\n"
+    "A hang here may be caused by No space left on device, or a firewall\n" + steps(0, 3),
+    "a retry": "OSError: [Errno 116] Stale file handle\nretrying in 5 s (attempt 1/5)\n" + steps(0, 20),
+    "an allocation, retried": "CUDA out of memory with batch size 64, retrying with 32\n" + steps(0, 20),
+    "a library's registration": "E0000 00:00:1763632800.1 1 dnn.cc:83] Unable to register the factory: error: twice\n"
+    + steps(0, 20),
+    "a peer that was reset": "[rank1]: RuntimeError: Broken pipe\n" + steps(0, 20, "[rank1]: "),
+    "an exception at the end of the interpreter": steps(0, 9)
+    + "Exception ignored in: <function A.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+    '  File "/w/a.py", line 3, in __del__\n'
+    "AttributeError: 'NoneType' object has no attribute 'close'\n",
+    "progress bars": "".join(f"\r 43%|####| {n}/250 [09:28<12:40, 20.2s/it]" for n in range(9))
+    + "\nRuntimeError: CUDA error: misaligned address\n"
+    + "".join(f"\r 43%|####| {n}/250 [09:28<12:40, 20.2s/it]" for n in range(9, 60))
+    + "\n",
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_log_has_no_cause(name: str, tmp_path: Path) -> None:
+    """What was caught, retried, skipped or only warned of is none; what it was is kept as a finding."""
+    verdict = judged(tmp_path, {"train.log": HEALTHY[name]})
+    assert (verdict.state, verdict.roots) == ("nothing_wrong", [])
+
+
+def test_what_was_caught_is_not_preferred_to_what_ended_the_run(tmp_path: Path) -> None:
+    """However early and however well known it is."""
+    caught = steps(0, 9) + UPLOAD + steps(9, 300)
+    verdict = judged(tmp_path, {"r0.log": caught, "r1.log": caught, "r5.log": steps(0, 300) + f"[rank5]: {OOM}\n"})
+    assert (verdict.findings[0].category, verdict.findings[0].rank) == ("out_of_memory", 5)
+    passed = next(one for one in verdict.findings if one.name == "object_store")
+    assert (passed.passed, passed.role) == ("went_on", "root")
+
+
+def test_a_failure_that_comes_back_and_stays(tmp_path: Path) -> None:
+    """Once it was caught; the second time nobody makes a step after it."""
+    verdict = judged(tmp_path, {"train.log": steps(0, 9) + UPLOAD + steps(9, 99) + UPLOAD})
+    assert verdict.findings[0].line_number == 9 + 4 + 90 + 4
+
+
+def test_steps_of_the_next_attempt_excuse_nothing(tmp_path: Path) -> None:
+    """What ended the first one was its cause."""
+    log = steps(0, 9) + f"[rank1]: {OOM}\n" + "I: worker group FAILED. 2/3 attempts left; will restart worker group\n"
+    verdict = judged(tmp_path, {"train.log": log + steps(0, 99)})
+    assert (verdict.state, verdict.findings[0].rank) == ("cause", 1)
+
+
+def test_a_step_that_was_already_on_its_way_excuses_nothing(tmp_path: Path) -> None:
+    """Another rank may be ahead by one."""
+    log = steps(0, 9, "[rank0]: ") + f"[rank3]: {OOM}\n" + steps(9, 10, "[rank0]: ")
+    assert judged(tmp_path, {"train.log": log}).findings[0].rank == 3
+
+
+def test_watchdogs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no cause; who is silent where all others complain is named, and status is 3."""
+    files: dict[str, str | bytes] = {
+        f"rank_{rank}.log": steps(0, 30) + f"[rank{rank}]:[E1120 10:11:05.1 P.cpp:683] [Rank {rank}] {TIMEOUT}\n"
+        f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected by watchdog at work sequence id: 12\n"
+        for rank in range(16)
+    }
+    files["rank_13.log"] = steps(0, 30)
+    verdict = judged(tmp_path, files)
+    assert (verdict.state, verdict.roots, verdict.silent) == ("no_cause", [], [13])
+    assert main(["logs", str(tmp_path / "run")]) == 3
+    out = capsys.readouterr().out
+    assert "CAUSE:" not in out
+    assert "Of rank 13 there is no such line" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "category"),
+    [
+        ("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory", "storage"),
+        ("RuntimeError: DataLoader worker (pid 12345) is killed by signal: Killed.", "out_of_memory"),
+        ("train.sh: line 3:  4711 Killed                  python train.py", "out_of_memory"),
+        ("n1:1:2 [0] boot.cc:225 NCCL WARN Bootstrap Root : mismatch in rank count from procs 8 : 16", "configuration"),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/torch_1_2'", "out_of_memory"),
+    ],
+)  # fmt: skip
+def test_a_single_line_is_the_cause_as_far_as_the_log_goes(line: str, category: str, tmp_path: Path) -> None:
+    """Though by its role it may only follow from something else."""
+    verdict = judged(tmp_path, {"rank_1.log": line + "\n", "rank_0.log": f"[rank0]: {TIMEOUT}\n"})
+    assert (verdict.state, verdict.findings[0].category) == ("cause", category)
+
+
+def test_what_is_said_from_outside_names_the_rank_that_says_it_too(tmp_path: Path) -> None:
+    """The scheduler's word has no rank; the one rank that lost a worker is the one."""
+    files: dict[str, str | bytes] = {
+        f"vit_4711_{rank}.err": steps(0, 30) + f"[rank{rank}]:[E1120 10:12:01.0 P.cpp:6] {TIMEOUT}\n"
+        for rank in range(4)
+    }
+    files["vit_4711_2.err"] = steps(0, 30) + (
+        'Traceback (most recent call last):\n  File "/proj/main.py", line 90, in train\n'
+        "RuntimeError: DataLoader worker (pid(s) 41234, 41301) exited unexpectedly\n"
+    )
+    files["slurm-4711.out"] = (
+        "slurmstepd: error: Detected 2 oom_kill events in StepId=4711.0. Some tasks were OOM Killed.\n"
+    )
+    verdict = judged(tmp_path, files)
+    assert (verdict.findings[0].category, verdict.findings[0].rank, verdict.findings[0].by) == (
+        "out_of_memory",
+        2,
+        "kernel",
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "rank", "local"),
+    [
+        ({"node1.log": f"[default3]:{OOM}\n", "node2.log": f"[default3]:{TIMEOUT}\n"}, None, 3),
+        ({"x.log": '{"node":"n1","message":"failed (exitcode: -9) local_rank: 2 (pid: 7712) of x"}\n'}, None, 2),
+        ({"x.log": f"Saving the shard of (RANK 3) failed: {OOM}\n"}, None, None),
+        ({"x.log": f"[rank0]: Saving the shard of (RANK 3) failed: {OOM}\n"}, 0, None),
+        ({"x.log": f"task 2: {OOM}\n"}, None, None),
+        ({"x.log": f"waiting on rank 7: {OOM}\n"}, None, None),
+        ({"lora_rank_64.log": f"{OOM}\n"}, None, None),
+        ({"run_rank64/a.log": f"{OOM}\n", "run_rank64/b.log": f"{TIMEOUT}\n"}, None, None),
+        ({"train.31337.log": f"{OOM}\n", "train.31401.log": f"{TIMEOUT}\n"}, None, None),
+        ({"slurm-4711_3.out": f"{OOM}\n", "slurm-4711_4.out": f"{TIMEOUT}\n"}, None, None),
+        ({"j_0.log": f"[rank4]: {TIMEOUT}\n", "j_1.log": f"{OOM}\n", "j_2.log": f"[rank7]: {TIMEOUT}\n"}, None, None),
+        ({"2026-11-20.log": f"{OOM}\n", "2026-11-21.log": f"{TIMEOUT}\n"}, None, None),
+        ({"run.log.1": f"{OOM}\n", "run.log.2": f"{TIMEOUT}\n"}, None, None),
+        ({"run_restart_0.log": f"{OOM}\n", "run_restart_1.log": f"{TIMEOUT}\n"}, None, None),
+        ({"r0.log": f"{TIMEOUT}\n", "r1.log": f"{OOM}\n", "r2.log": f"[rank2]: {TIMEOUT}\n"}, 1, None),
+        ({"4711-node07-3.err": f"{OOM}\n", "4711-node07-0.err": f"{TIMEOUT}\n"}, 3, None),
+        ({"rank.3/stderr": f"{OOM}\n", "rank.0/stderr": f"{TIMEOUT}\n"}, 3, None),
+        ({"n1_rank3.log": f"{OOM}\n", "n2_rank3.log": f"{TIMEOUT}\n"}, None, None),
+        ({"a/attempt_0/3/stderr.log": f"{OOM}\n", "a/attempt_0/0/stderr.log": f"{TIMEOUT}\n"}, 3, None),
+        ({"n1/attempt_0/3/stderr.log": f"{OOM}\n", "n2/attempt_0/3/stderr.log": f"[rank7]: {TIMEOUT}\n"}, None, None),
+    ],
+)  # fmt: skip
+def test_the_rank_or_none(files: dict[str, str | bytes], rank: int | None, local: int | None, tmp_path: Path) -> None:
+    """A rank within a node, a rank that a text speaks of, and a number that is none are never the rank that failed."""
+    first = judged(tmp_path, files).findings[0]
+    assert first.category == "out_of_memory"
+    assert (first.rank, first.local_rank) == (rank, local)
+
+
+def test_clocks_of_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Within a minute two nodes' clocks do not tell who was first: the other one is named, too."""
+    verdict = judged(
+        tmp_path,
+        {
+            "run.log": f"[node1] 2026-11-20 10:00:00 [rank1]: x\n2026-11-20T10:00:30Z n1 kernel: x\n"
+            f"[pod/w-1/c] 2026-11-20T10:00:30Z [rank1]: {OOM}\n"
+            "[pod/w-2/c] 2026-11-20T10:00:50Z [rank9]: OSError: [Errno 28] No space left on device\n"
+            "[pod/w-3/c] 2026-11-20T10:09:50Z [rank17]: OSError: [Errno 116] Stale file handle\n",
+        },
+    )
+    assert [(one.rank, one.node) for one in verdict.rivals] == [(9, "w-2")]
+    assert main(["logs", str(tmp_path / "run")]) == 0
+    assert "Perhaps before it, since clocks of nodes differ: storage, rank 9 on w-2" in capsys.readouterr().out
+
+
+def test_new_year(tmp_path: Path) -> None:
+    """Lines of syslog have no year: those of December are of the year before the log was written."""
+    import os
+
+    path = tmp_path / "run" / "messages"
+    path.parent.mkdir()
+    path.write_text(
+        "Dec 31 23:59:30 n1 kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.\n"
+        f"Jan  1 00:10:00 n2 torchrun[7]: [rank9]: {OOM}\n",
+        encoding="utf-8",
+    )
+    os.utime(path, (1798767000, 1798767000))  # 1 January 2027, 01:30
+    reading = Reading()
+    read(plan([str(path.parent)], reading.problems), reading, lambda _: None)
+    assert conclude(reading).findings[0].category == "hardware"
+    assert (reading.last or 0) - (reading.first or 0) == 630
+
+
+def test_zeros_are_no_binary(tmp_path: Path) -> None:
+    """A log that was cut while it was open for writing begins with them."""
+    verdict = judged(tmp_path, {"rank_2.log": bytes(20_000) + f"2026-11-20 10:00:00 step 1\n[rank2]: {OOM}\n".encode()})
+    assert (verdict.findings[0].rank, verdict.findings[0].time) == (2, 1795168800)
+
+
+def test_a_link_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named, and the rest is read."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "run.log").write_text(f"[rank2]: {OOM}\n", encoding="utf-8")
+    assert main(["logs", "--json", str(tmp_path)]) == 0
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert "symbolic links" in problem["why"]
