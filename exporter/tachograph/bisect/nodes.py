@@ -71,7 +71,7 @@ def next_set(
 
 
 class _Proof:
-    """What the outcomes of runs, by the nodes of each, prove."""
+    """The facts that the outcomes of runs prove, by the nodes of each."""
 
     def __init__(
         self, suspects: Sequence[str], good: Sequence[str], fewest: int, known: Mapping[NodeSet, bool]

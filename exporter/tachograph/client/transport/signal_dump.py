@@ -58,7 +58,7 @@ class SignalDump:
 
 
 class _File:
-    """What `faulthandler` takes for an open file."""
+    """Something that `faulthandler` takes for an open file."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -1,4 +1,4 @@
-"""What a rank leaves unsaid and its frames show all the same, so that a client of plain counters is judged like ours.
+"""Facts that a rank leaves unsaid and its frames show all the same: a client of plain counters is judged like ours.
 
 What the rank says itself stands.
 """
