@@ -1,4 +1,4 @@
-"""The effect of a signal in this process, as the kernel has it: C code installs handlers that Python does not know of."""
+"""The effect of a signal in this process, as the kernel has it: C code installs handlers unknown to Python."""
 
 from __future__ import annotations
 
