@@ -116,7 +116,7 @@ class RankConnection(asyncio.BufferedProtocol):
                 self._gone(rank, None)
         elif lives:
             over = partial(self._ended_later, rank, process)
-            if self._ends.watch(process, partial(self._gone, rank), over):
+            if self._ends.watch_over(process, rank.key, partial(self._gone, rank), over):
                 _log.info("connection broken; its process lives", extra=self._who(rank))
             else:
                 over()
@@ -286,7 +286,7 @@ class RankConnection(asyncio.BufferedProtocol):
         except FrameError as error:
             self.refuse_and_close(error.reason, str(error))
             return
-        self._ends.forget(self.peer)
+        self._ends.forget(self.peer, (welcome.run, str(hello.rank)))
         if not self.greeted:
             self._release_process()
             if self._transport is not None:
