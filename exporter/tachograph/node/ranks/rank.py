@@ -308,12 +308,12 @@ class Rank:
         self._last_raised = self._raised or self._last_raised
         self.unsaid.count_steps(self.series, state)
         deltas = self.series.take(state.metrics, most)
-        self.unsaid.take(self.series, state)
+        self.unsaid.take(self.series, state, now)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
         self._note_progress(state, now, before)
-        if state.phase_since is None and state.phase_seconds is None:
-            self._phase_since.at = max(self._phase_since.at or now, self.progress or now)
+        if state.phase_since is None and state.phase_seconds is None and self.progress is not None:
+            self._phase_since.at = max(self._phase_since.at or now, self.progress)
         self._saved.take(self.series.gauge(_SAVED), state.time, now, before)
         self._nonfinite.take(self.series.gauge(_NONFINITE), state.time, now, before)
         self._recent.take(self.series, now, self.progress, self.progress_wall)
