@@ -387,6 +387,14 @@ def test_ranks_of_one_process_end_with_it(running: Any, raw: Callable[..., Any])
         running.eventually(lambda run=run: reason(running, run) == "exit_code", within=10)
 
 
+def test_a_child_that_keeps_the_connection_does_not_keep_the_rank(running: Any, raw: Callable[..., Any]) -> None:
+    """A process that a rank forked may hold its connection open: the rank ends as its own process did."""
+    tell = raw("held")
+    tell("import time; os.fork() or (time.sleep(30), os._exit(0))")
+    tell("os._exit(3)")
+    running.eventually(lambda: reason(running, "held") == "exit_code", within=20)
+
+
 def test_a_proxy_is_not_the_rank(running: Any, raw: Callable[..., Any]) -> None:
     """Where the process at the socket is not the one that speaks, the end of its connection is all there is."""
     tell = raw("proxied", 1)
