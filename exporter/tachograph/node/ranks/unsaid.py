@@ -89,7 +89,7 @@ class Unsaid:
 class Finite:
     """When a value was not finite, as frames show it: at which step first, since which one now, and when last.
 
-    `kept_until` is the step of the last frame before that with a finite one, `lost_at` the Unix time that a frame gives.
+    `kept_until` is the step of the last frame before that with a finite one, `lost_at` the Unix time that it gives.
     """
 
     __slots__ = ("_heard", "_step", "first_step", "kept_until", "lost_at", "since")
