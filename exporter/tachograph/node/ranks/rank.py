@@ -199,6 +199,7 @@ class Rank:
     def resume(self, saved: SavedProcess) -> None:
         """Continue from what a previous exporter saved of this process."""
         self.seq, self.step = saved.seq, saved.step
+        self._progress, self._counted = ToldMoment(saved.progress, saved.progress_told), saved.steps
         self.series.merged = {key: dict(values) for key, values in saved.merged.items() if key in catalog.TRAIN_METRICS}
         self._observed = {key: Buckets(counts, total) for key, (counts, total) in saved.observed.items()}
 
@@ -219,6 +220,9 @@ class Rank:
             merged={key: dict(values) for key, values in self.series.merged.items()},
             observed={key: (dict(seen.counts), seen.sum) for key, seen in self._observed.items()},
             heard=self.heard,
+            steps=self._counted,
+            progress=self.progress,
+            progress_told=self._progress.told,
         )
 
     def skip(self, seconds: float, now: float) -> None:
