@@ -139,7 +139,8 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _VALUE_KEY = re.compile(rf"{_QUOTE}?value{_QUOTE}?\s{{0,4}}[:=]\s{{0,4}}")  # name: "X", value: "…"
-_OPENING = re.compile(rf"[bru]{{0,2}}({_QUOTE}|[\[({{])", re.IGNORECASE)
+_OPENING = re.compile(rf"[bfru]{{0,2}}({_QUOTE}|[\[({{])", re.IGNORECASE)
+_CALLED = re.compile(rf"[A-Za-z_][\w.]{{0,80}}\((?={_QUOTE})")
 _UP_TO_QUOTE = {'"': re.compile(r'(?:\\.|[^"\\])*'), "'": re.compile(r"(?:\\.|[^'\\])*"), "`": re.compile(r"[^`]*")}
 _NO_BRACKET = re.compile(r"[^\])}]*")
 _WORD = re.compile(r"(?:(?:bearer|basic|token|apikey)\s+)?[^\s'\"<&]*[^\s'\"<&,;)\]}\\]", re.IGNORECASE)
@@ -262,6 +263,8 @@ def _secret_behind(text: str, found: re.Match[str]) -> _Value | None:
         how = "spoken" if sign in {"is", "was"} else "beside" if not sign else how
     if sign == "(" and name.lower().endswith("auth"):  # HTTPBasicAuth('alice', '…')
         value: _Value | None = _Value(start, _up_to_bracket(text, start), enclosed=True)
+    elif called := _CALLED.match(text, start):  # auth=HTTPBasicAuth('alice', '…'), password=SecretStr('…')
+        value = _Value(start, _up_to_bracket(text, called.end()) + 1, enclosed=True)
     else:
         value = _enclosed(text, start)
     if value is None and sign != "(":

@@ -10,19 +10,29 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
+from tachograph.blackbox import served
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.served import ServedBox, ServedRun
+from tachograph.node.clock import Clock
 from tachograph.node.evidence import analyses
 from tachograph.node.evidence.analyses import (
     MOST_OF_ASKER,
     MOST_WAITING,
     Analyses,
+    Analysis,
     AnalysisError,
     Asker,
     BusyError,
 )
 from tachograph.node.evidence.request import Request
+from tachograph.node.evidence.routes import Evidence
+from tachograph.node.ranks.frames import BoxPart, Hello
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.web.readers import Reader
 
 SKIPPED = 5
 
@@ -260,3 +270,29 @@ def test_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not made._kept["2", None].result.done()
 
     run(use, QUICK, "0.3", json.dumps(NOTHING))
+
+
+@pytest.mark.parametrize(("reader", "over"), [(Reader("uid 7", 7), {("7", "analyses"): 1}), (Reader("10.0.0.7"), {})])
+def test_who_wants_more_than_a_share_of_analyses_is_counted(two_gpus: Any, reader: Reader, over: object) -> None:
+    """By the uid that the kernel says; the page says that it is not the turn of this reader, and asks again."""
+
+    class Full(Analyses):
+        async def of(self, *_: Any, **__: Any) -> Analysis | None:
+            raise BusyError("too many")
+
+    table = RankTable(Limits(), Clock(), two_gpus)
+    evidence = Evidence(table, Clock(), "n", analyses=Full(Clock().monotonic, Clock().wall))
+    app = web.Application()
+    app.add_routes(evidence.routes(lambda _: reader))
+    table.boxes.add(1000, Hello(v=1, run="r", rank=0), BoxPart(1, 1, 0, 1, 100.0, "no step", "{}"))
+
+    async def main() -> int:
+        asked = make_mocked_request("GET", served.page_path("r"))
+        found = await app.router.resolve(asked)
+        asked._match_info = found
+        page = await found.handler(asked)
+        assert isinstance(page, web.Response)
+        return page.status
+
+    assert asyncio.run(main()) == 503
+    assert table.shares.over == over

@@ -228,6 +228,20 @@ def test_the_user_with_most_gives_way_on_a_full_node() -> None:
     assert [box.rank for box in boxes.of("b")] == [0, 1]
 
 
+def test_who_wants_more_than_a_share_of_boxes_is_counted() -> None:
+    """Whoever's boxes give way for want of room; nobody for boxes that became too old or were replaced."""
+    over: list[tuple[int, str]] = []
+    boxes = Boxes(user_bytes=3 * LEAST_BYTES, node_bytes=4 * LEAST_BYTES, exceeded=lambda *who: over.append(who))
+    for rank in (0, 0, 1, 2):
+        send(boxes, "{}", rank=rank)
+    assert over == []
+    send(boxes, "{}", rank=3)
+    assert over == [(ALICE, "boxes")]
+    for rank in range(2):
+        send(boxes, "{}", uid=BOB, run="b", rank=rank)
+    assert over == [(ALICE, "boxes")] * 2
+
+
 def test_unfinished_boxes_count_and_are_bounded() -> None:
     """Boxes that are begun and never ended take no more than the user's share."""
     boxes = Boxes(user_bytes=4 * LEAST_BYTES, node_bytes=5 * LEAST_BYTES)
@@ -312,6 +326,7 @@ def test_capture_asks_every_connected_rank_once_in_ten_seconds(table: Any, hand:
     assert table.capture("r", "asked by\x1b[2J alice" + "x" * 500) == 3
     hand.turn(9.9)
     assert table.capture("r", "again") == 3, "those that were asked before"
+    assert table.shares.over == {("1000", "captures"): 1}
     assert [len(link.asked) for link in (*links, other)] == [1, 1, 1, 0, 0]
     assert links[0].asked[0].startswith("asked by?[2J alicexxx")
     assert len(links[0].asked[0]) == 128

@@ -226,7 +226,7 @@ def test_watched_processes_are_bounded(child: Any) -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert set(ends._waiting) == {process.peer for _, process in started[:2]}
+        assert set(ends._waiting) == {(process.peer, None) for _, process in started[:2]}
         assert descriptors() <= held - 2
         ends.close()
 
@@ -367,6 +367,32 @@ def test_who_connects_again_goes_on(running: Any, raw: Callable[..., Any]) -> No
     assert running.scrape().value("run_restarts", run="again", attempt=0) == 0
     tell("os._exit(1)")
     running.eventually(lambda: reason(running, "again") == "exit_code")
+
+
+def test_ranks_of_one_process_end_with_it(running: Any, raw: Callable[..., Any]) -> None:
+    """Each whose connection breaks is there until their process ends, also where another of them connects again."""
+    before = connections(running)
+    tell = raw("two-in-one")
+    tell("first = link")
+    tell("sys.argv[1] = 'two-in-one-b'; connect()")
+    running.eventually(lambda: running.scrape().value("train_step", run="two-in-one-b", rank=0) == 5)
+    tell("first.close(); link.close()")
+    running.eventually(lambda: connections(running) == before)
+    for _ in range(2):
+        assert (reason(running, "two-in-one"), reason(running, "two-in-one-b")) == (None, None)
+    tell("connect()")
+    running.eventually(lambda: connections(running) == before + 1)
+    tell("os._exit(1)")
+    for run in ("two-in-one", "two-in-one-b"):
+        running.eventually(lambda run=run: reason(running, run) == "exit_code", within=10)
+
+
+def test_a_child_that_keeps_the_connection_does_not_keep_the_rank(running: Any, raw: Callable[..., Any]) -> None:
+    """A process that a rank forked may hold its connection open: the rank ends as its own process did."""
+    tell = raw("held")
+    tell("import time; os.fork() or (time.sleep(30), os._exit(0))")
+    tell("os._exit(3)")
+    running.eventually(lambda: reason(running, "held") == "exit_code", within=20)
 
 
 def test_a_proxy_is_not_the_rank(running: Any, raw: Callable[..., Any]) -> None:

@@ -189,6 +189,14 @@ def test_an_exception_that_holds_a_rank_up_is_its_failure(table: Any, hand: Any)
     assert ("rank_ended_timestamp_seconds", "r", "0", "collective") not in table.shown()
 
 
+def test_an_exception_may_be_raised_at_a_whole_second(table: Any, hand: Any) -> None:
+    """As a client of any language may write its time."""
+    table.greet(link := object())
+    table.tell(link, seq=1, time=100.0, raised={**RAISED, "time": 99})
+    hand.turn(20.0)
+    assert table.states() == ["failed"]
+
+
 @pytest.mark.parametrize("end", ["bye", "lost"])
 def test_its_end_is_when_it_raised(table: Any, hand: Any, end: str) -> None:
     """However long it hung after that, so that it comes before whoever failed because of it; counted as one failure."""

@@ -53,6 +53,24 @@ def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any) -> No
     assert third.shown()["train_restarts_total", "r", "0"] == 2
 
 
+@pytest.mark.parametrize("frame", [{"progress_time": 99.0}, {"metrics": {"steps_total": 5}}])
+def test_a_standstill_is_as_long_after_a_restart(
+    table: Any, table_of: Any, two_gpus: Any, hand: Any, frame: dict[str, Any]
+) -> None:
+    """Also where a clock was set meanwhile, and where the rank says nothing but the steps that it has counted."""
+    table.greet(link := object())
+    table.tell(link, seq=1, time=100.0, step=5, **frame)
+    began = table.rank("r", 0).progress
+    hand.turn(30.0)
+    table.tell(link, seq=2, time=130.0, step=5, **frame)
+    after = restarted(table, table_of, two_gpus)
+    after.greet(again := object())
+    after.tell(again, seq=3, time=3731.0, step=5, **frame)
+    assert after.rank("r", 0).progress == began
+    after.tell(again, seq=4, time=3732.0, step=6, **{"progress_time": 3731.5, "metrics": {"steps_total": 6}})
+    assert after.rank("r", 0).progress >= began + 29.0
+
+
 def test_what_a_rank_makes_up_costs_its_own_run(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
     """Counts at the end of what a double can hold, again and again, do not spoil the file for other users' runs."""
     table.greet(link := object(), table.ME, run="mine")

@@ -69,17 +69,20 @@ def test_who_was_first_is_certain_only_between_frames(table: Any) -> None:
     assert first_to_lose([]) == ([], None)
 
 
-def test_a_loss_that_healed_may_be_lost_anew(table: Any) -> None:
-    """The first step stands while it is lost again and again; after that it is new trouble."""
+def test_a_loss_that_healed_may_be_lost_anew(table: Any, hand: Any) -> None:
+    """The first step stands while it is lost again and again; after that, however clocks are set, it is new trouble."""
     table.greet("a")
     frames = [(1, 2.5), (2, NAN), (3, 2.5), (4, NAN), (5, 2.5)]
     for seq, (step, loss) in enumerate(frames, 1):
         table.tell("a", seq, step=step, metrics={"loss": loss}, time=100.0 + seq)
     assert table.shown()["train_nonfinite_step", "r", "0", "loss"] == 2
     assert shown(table, "train_loss_nonfinite_timestamp_seconds") == 104
-    table.tell("a", 6, step=70, metrics={"loss": 2.5}, time=105.0 + HEALED_SECONDS)
+    table.tell("a", 6, step=69, metrics={"loss": 2.5}, time=3700.0)
+    assert shown(table, "train_loss_nonfinite_timestamp_seconds") == 104
+    hand.turn(HEALED_SECONDS + 1)
+    table.tell("a", 7, step=70, metrics={"loss": 2.5}, time=105.0)
     assert ("train_nonfinite_step", "r", "0", "loss") not in table.shown()
-    table.tell("a", 7, step=71, metrics={"loss": "-Inf"}, time=106.0 + HEALED_SECONDS)
+    table.tell("a", 8, step=71, metrics={"loss": "-Inf"}, time=106.0)
     assert table.shown()["train_nonfinite_step", "r", "0", "loss"] == 71
 
 
@@ -118,6 +121,15 @@ def test_a_save_is_known_by_its_event_or_its_count(table: Any) -> None:
     assert shown(table, "train_checkpoint_step") == 40
     table.tell("a", 6, metrics={"checkpoint_timestamp_seconds": 90.0}, time=106.0)
     assert shown(table, "train_checkpoint_timestamp_seconds") == 90
+
+
+def test_the_last_save_is_the_last_event(table: Any) -> None:
+    """Also where the clock was set back between two saves, and frames repeat the events."""
+    table.greet("a")
+    events = [Event(id=7, kind="checkpoint_saved", time=3700.0, step=40), Event(8, "checkpoint_saved", 103.5, 50)]
+    table.tell("a", 1, events=events, time=104.0)
+    assert shown(table, "train_checkpoint_timestamp_seconds") == 103.5
+    assert shown(table, "train_checkpoint_step") == 50
 
 
 def test_how_long_a_save_took_is_what_its_phase_took(table: Any) -> None:

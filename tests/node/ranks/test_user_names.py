@@ -134,6 +134,18 @@ def test_lookups_that_hang_are_few(service: Service, later: Callable[[float], No
     assert names.shown(ALICE, idle) == "alice"
 
 
+def test_lookups_refused_are_counted_by_user(service: Service, two_gpus: Any) -> None:
+    """Once a tick for each whose name is not looked up."""
+    table = RankTable(Limits(), Clock(), two_gpus, RunNames("auto", 990, service))
+    service.hanging = set(range(2000, 2000 + MAX_LOOKUPS))
+    for uid in (*service.hanging, ALICE, ALICE):
+        table.is_owner_awaited(uid)
+    for _ in range(2):
+        table.tick()
+    service.go.set()
+    assert table.shares.over == {(str(ALICE), "owner_lookups"): 1}
+
+
 def test_a_hello_waits_for_the_name_of_its_user_and_for_no_other(
     service: Service, two_gpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,12 +125,14 @@ def test_loopback_is_no_identity(exporter: Any, uid: int, headers: dict[str, str
 
 @needs_root
 @pytest.mark.parametrize(
-    "name", ["evil.example", "evil.example:10024", "localhost.evil.example", "127.0.0.1.evil.example"]
+    "name",
+    ["evil.example", "evil.example:10024", "localhost.evil.example", "127.0.0.1.evil.example", "EVIL.example.", "[a.b"],
 )
 def test_a_page_of_another_name_gets_metrics_alone(exporter: Any, name: str) -> None:
-    """A web page whose name resolves to loopback reads no page here, and asks for no box."""
-    for path in ("/", "/api/node", served.page_path("llama"), served.box_path("llama", 0, 0)):
-        assert exporter.stranger(path, Host=name)[0] == 403
+    """A web page whose name resolves to loopback reads no page here, and asks for no box; it may set most headers."""
+    for path in ("/", "//", "/api/node", served.page_path("llama"), served.box_path("llama", 0, 0)):
+        for also in ({}, {"X_Forwarded_For": "1.2.3.4"}, {"Forwarded": "for=1.2.3.4"}):
+            assert exporter.stranger(path, Host=name, **also)[0] == 403
     same = {"Host": name, "Origin": f"http://{name}", "Sec_Fetch_Site": "same-origin"}
     assert exporter.stranger(served.capture_path("llama"), "POST", **same)[0] == 403
     for path in ("/metrics", "/-/healthy", "/-/ready"):

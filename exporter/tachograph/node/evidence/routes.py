@@ -241,6 +241,8 @@ class Evidence:
                 )  # fmt: skip
                 again = analysis is None
             except BusyError as error:
+                if reader.uid is not None:
+                    self._table.shares.exceeded(reader.uid, "analyses")
                 trouble, status, again = str(error), 503, True
             except AnalysisError as error:
                 trouble = str(error)

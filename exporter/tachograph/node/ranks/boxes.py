@@ -104,10 +104,13 @@ class Boxes:
         clock: Callable[[], float] = lambda: 0.0,
         is_known: Callable[[str], bool] = lambda _: True,
         dropped: Counter[str] | None = None,
+        *,
+        exceeded: Callable[[int, str], None] = lambda *_: None,
     ) -> None:
         self._user_bytes = user_bytes
         self._node_bytes = node_bytes
         self._clock, self._is_known = clock, is_known
+        self._exceeded = exceeded
         self._whole: dict[Key, _Whole] = {}
         """In the order in which they came."""
         self._unfinished: dict[tuple[str, int], _Unfinished] = {}
@@ -190,6 +193,7 @@ class Boxes:
     def _make_room(self, uid: int, size: int, is_requested: bool) -> bool:
         """Drop what gives way to a box of a user; return False where nothing does: it is dropped itself then."""
         while self._held[uid] + size > self._user_bytes:
+            self._exceeded(uid, "boxes")
             if not self._drop_of(uid, requested_only=is_requested):
                 self.dropped[DROPPED] += 1
                 return False
@@ -198,9 +202,9 @@ class Boxes:
                 self._drop(past)
                 continue
             gives_way = self._largest_above(self._held[uid] + size, first=not self._held[uid])
-            if not self._drop_of(
-                uid if gives_way is None else gives_way, requested_only=is_requested and gives_way is None
-            ):
+            last = uid if gives_way is None else gives_way
+            self._exceeded(last, "boxes")
+            if not self._drop_of(last, requested_only=is_requested and gives_way is None):
                 self.dropped[DROPPED] += 1
                 return False
         return True

@@ -115,13 +115,14 @@ class Listener:
         _log.info("listening to ranks", extra={"socket": self.path})
 
     def tick(self) -> None:
-        """Close connections without a hello in time, and open the socket again if it is gone; call it once a second."""
+        """Close connections of no rank or of a dead one, open the socket again if it is gone; call it once a second."""
         now = self._clock.monotonic()
         self._shares.tick()
         if self._bound is not None:
             self._keep_reachable(now)
-        for connection in [each for each in self._connections if not each.greeted]:
-            if now - connection.quiet_since > GREETING_SECONDS:
+        for connection in list(self._connections):
+            connection.end_if_orphaned()
+            if not connection.greeted and now - connection.quiet_since > GREETING_SECONDS:
                 connection.refuse_and_close("no_hello", f"no hello within {GREETING_SECONDS:g} s")
 
     def _keep_reachable(self, now: float) -> None:

@@ -22,6 +22,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
@@ -52,6 +53,9 @@ _HIDDEN = (b"0", b"1")
 
 _PENDING, _NOT_TAKEN = (b"SigPnd:", b"ShdPnd:"), (b"SigBlk:", b"SigIgn:", b"SigCgt:")
 """Fields of proc_pid_status(5): signals that came, and those that do not end the process."""
+
+RankKey: TypeAlias = tuple[str, str]
+"""The run and the number of a rank."""
 
 _log = logging.getLogger(__name__)
 
@@ -171,50 +175,60 @@ def _numbers(status: Path, pid: int) -> list[int]:
 
 
 class ProcessEnds:
-    """Waits for the processes of ranks to end: one pidfd for each."""
+    """Waits for the processes of ranks to end: one pidfd for each, and one for each rank that lost its connection."""
 
     def __init__(self, limits: Limits, exceeded: Callable[[int, str], None] = lambda *_: None) -> None:
         self._limits = limits
         self._exceeded = exceeded
-        self._waiting: dict[Peer, tuple[asyncio.Task[None], list[Callable[[int], None]]]] = {}
+        self._waiting: dict[tuple[Peer, RankKey | None], tuple[asyncio.Task[None], list[Callable[[int], None]]]] = {}
 
-    def watch(self, process: PeerProcess, ended: Callable[[int], None], over: Callable[[], None] | None = None) -> bool:
-        """Call `ended` with how a process ended, in the form of wait(2), unless that is too late; close it.
+    def watch(self, process: PeerProcess, ended: Callable[[int], None]) -> bool:
+        """Call `ended` with how a process ended, in the form of wait(2), within a minute from now; close it.
 
-        Too late is a minute from now, or from its end with `over`, which is called at that. Return whether it is
-        watched: not beyond the limits of its user.
+        Return whether it is watched: not beyond the limits of its user.
         """
-        if process.peer in self._waiting and over is None:
+        return self._watch(process, None, ended, None)
+
+    def watch_over(
+        self, process: PeerProcess, rank: RankKey, ended: Callable[[int], None], over: Callable[[], None]
+    ) -> bool:
+        """Do the same for a rank whose connection the process outlived, however late: call `over` first, at its end."""
+        return self._watch(process, rank, ended, over)
+
+    def _watch(
+        self, process: PeerProcess, rank: RankKey | None, ended: Callable[[int], None], over: Callable[[], None] | None
+    ) -> bool:
+        who = process.peer, rank
+        if who in self._waiting:
             process.close()
-            self._waiting[process.peer][1].append(ended)
+            self._waiting[who][1].append(ended)
             return True
-        own = sum(peer.uid == process.peer.uid for peer in self._waiting)
-        is_full = own >= self._limits.ranks or len(self._waiting) >= self._limits.node_ranks
-        if is_full or process.peer in self._waiting:
+        own = sum(peer.uid == process.peer.uid for peer, _ in self._waiting)
+        if own >= self._limits.ranks or len(self._waiting) >= self._limits.node_ranks:
             if own >= self._limits.ranks:
                 self._exceeded(process.peer.uid, "exits")
             process.close()
             return False
         listeners = [ended]
         task = asyncio.get_running_loop().create_task(_wait(process, listeners, over))
-        self._waiting[process.peer] = task, listeners
-        task.add_done_callback(lambda done: self._done(process, done))
+        self._waiting[who] = task, listeners
+        task.add_done_callback(lambda done: self._done(process, who, done))
         return True
 
-    def forget(self, peer: Peer) -> None:
-        """Wait no more for a process: it goes on, and its end will be that of something else."""
-        if peer in self._waiting:
-            self._waiting.pop(peer)[0].cancel()
+    def forget(self, peer: Peer, rank: RankKey | None = None) -> None:
+        """Wait no more for a process to end after a rank that finished, nor for this one of it, which is back."""
+        for who in {(peer, None), (peer, rank)} & self._waiting.keys():
+            self._waiting.pop(who)[0].cancel()
 
     def close(self) -> None:
         """Wait for none any more."""
-        for peer in list(self._waiting):
-            self.forget(peer)
+        for peer, rank in list(self._waiting):
+            self.forget(peer, rank)
 
-    def _done(self, process: PeerProcess, task: asyncio.Task[None]) -> None:
+    def _done(self, process: PeerProcess, who: tuple[Peer, RankKey | None], task: asyncio.Task[None]) -> None:
         process.close()
-        if process.peer in self._waiting and self._waiting[process.peer][0] is task:
-            del self._waiting[process.peer]
+        if who in self._waiting and self._waiting[who][0] is task:
+            del self._waiting[who]
 
 
 async def _wait(

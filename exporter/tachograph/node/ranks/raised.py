@@ -46,7 +46,7 @@ def raised(given: object, before: Raised | None, made: float, now: float, heard:
     if given is None:
         return None
     category, message, told = map(given.get, ("category", "message", "time")) if isinstance(given, dict) else [None] * 3
-    if not isinstance(category, str) or not isinstance(message, str) or not isinstance(told, float):
+    if not isinstance(category, str) or not isinstance(message, str) or not isinstance(told, (int, float)):
         raise ValueError("no exception")
     at = now - max(0.0, made - told)
     if before is not None and (told == before.told or abs(before.at - at) < SAME_SECONDS):

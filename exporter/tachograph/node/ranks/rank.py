@@ -199,6 +199,7 @@ class Rank:
     def resume(self, saved: SavedProcess) -> None:
         """Continue from what a previous exporter saved of this process."""
         self.seq, self.step = saved.seq, saved.step
+        self._progress, self._counted = ToldMoment(saved.progress, saved.progress_told), saved.steps
         self.series.merged = {key: dict(values) for key, values in saved.merged.items() if key in catalog.TRAIN_METRICS}
         self._observed = {key: Buckets(counts, total) for key, (counts, total) in saved.observed.items()}
 
@@ -219,6 +220,9 @@ class Rank:
             merged={key: dict(values) for key, values in self.series.merged.items()},
             observed={key: (dict(seen.counts), seen.sum) for key, seen in self._observed.items()},
             heard=self.heard,
+            steps=self._counted,
+            progress=self.progress,
+            progress_told=self._progress.told,
         )
 
     def skip(self, seconds: float, now: float) -> None:
@@ -308,12 +312,12 @@ class Rank:
         self._last_raised = self._raised or self._last_raised
         self.unsaid.count_steps(self.series, state)
         deltas = self.series.take(state.metrics, most)
-        self.unsaid.take(self.series, state)
+        self.unsaid.take(self.series, state, now)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
         self._note_progress(state, now, before)
-        if state.phase_since is None and state.phase_seconds is None:
-            self._phase_since.at = max(self._phase_since.at or now, self.progress or now)
+        if state.phase_since is None and state.phase_seconds is None and self.progress is not None:
+            self._phase_since.at = max(self._phase_since.at or now, self.progress)
         self._saved.take(self.series.gauge(_SAVED), state.time, now, before)
         self._nonfinite.take(self.series.gauge(_NONFINITE), state.time, now, before)
         self._recent.take(self.series, now, self.progress, self.progress_wall)

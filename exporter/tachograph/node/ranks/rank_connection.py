@@ -46,6 +46,9 @@ UNSURE_SECONDS = 0.5
 """Time for which it may be open how a process ended whose connection ended without a bye: in between, the kernel frees
 what it had, such as a GPU's memory, and its parent collects it. No longer: what it caused may be seen before it is."""
 
+ORPHANED_SECONDS = 3.0
+"""Silence after which it is asked whether the process still lives: a child that it forked may hold its connection."""
+
 _encode = msgspec.json.encode
 _log = logging.getLogger(__name__)
 
@@ -81,6 +84,7 @@ class RankConnection(asyncio.BufferedProtocol):
         self._skipping = False
         self._leaving = False
         self._ended = False
+        self._is_orphaned = False
         self._tokens = float(BURST)
         self._refilled = self.quiet_since = clock()
         self.greeted = False
@@ -116,7 +120,7 @@ class RankConnection(asyncio.BufferedProtocol):
                 self._gone(rank, None)
         elif lives:
             over = partial(self._ended_later, rank, process)
-            if self._ends.watch(process, partial(self._gone, rank), over):
+            if self._ends.watch_over(process, rank.key, partial(self._gone, rank), over):
                 _log.info("connection broken; its process lives", extra=self._who(rank))
             else:
                 over()
@@ -126,6 +130,17 @@ class RankConnection(asyncio.BufferedProtocol):
         else:
             self._ends.watch(process, partial(self._gone, rank))
             self._conclude_soon(rank, process)
+
+    def end_if_orphaned(self) -> None:
+        """Close a silent connection whose process has ended, though something that it started keeps it open.
+
+        Call it about once a second: the second time in a row closes it, when all that came before has been read.
+        """
+        process, transport, was = self._process, self._transport, self._is_orphaned
+        is_silent = self._clock() - self._refilled > ORPHANED_SECONDS
+        self._is_orphaned = is_silent and process is not None and not process.lives
+        if was and self._is_orphaned and transport is not None and transport.is_reading():
+            transport.abort()
 
     def _ended_later(self, rank: Rank, process: PeerProcess) -> None:
         """Note that a process has ended that had outlived its connection."""
@@ -286,7 +301,7 @@ class RankConnection(asyncio.BufferedProtocol):
         except FrameError as error:
             self.refuse_and_close(error.reason, str(error))
             return
-        self._ends.forget(self.peer)
+        self._ends.forget(self.peer, (welcome.run, str(hello.rank)))
         if not self.greeted:
             self._release_process()
             if self._transport is not None:

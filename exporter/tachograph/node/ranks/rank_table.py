@@ -121,7 +121,9 @@ class RankTable:
         self.frames = 0
         self.rejected: Counter[str] = Counter(dict.fromkeys(catalog.REJECT_REASONS, 0))
         self.dropped: Counter[str] = Counter(dict.fromkeys(catalog.DROP_REASONS, 0))
-        self.boxes = Boxes(clock=clock.monotonic, is_known=self._runs.__contains__, dropped=self.dropped)
+        self.boxes = Boxes(
+            clock=clock.monotonic, is_known=self._runs.__contains__, dropped=self.dropped, exceeded=self.shares.exceeded
+        )
         """The last boxes of each rank; they outlive the ranks."""
         self.events: deque[RankEvent] = deque(maxlen=MAX_EVENTS)
 
@@ -273,6 +275,8 @@ class RankTable:
             if not links:
                 return 0
             run.captured = now, len(links)
+        else:
+            self.shares.exceeded(run.owner, "captures")
         return run.captured[1]
 
     def bye(self, link: object, bye: Bye) -> Rank:
@@ -354,6 +358,8 @@ class RankTable:
         """Forget ranks past their retention, find the GPUs of the others, and conclude; call it about once a second."""
         now = self._clock.monotonic()
         self.boxes.drop_old()
+        while self._names.users.refused:
+            self.shares.exceeded(self._names.users.refused.pop(), "owner_lookups")
         gap, self._ticked = now - self._ticked, now
         for rank in list(self.ranks()):
             if rank.ended is None and gap > LONGEST_TICK:

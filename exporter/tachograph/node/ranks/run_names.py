@@ -29,7 +29,6 @@ _ROOT = 0
 _UNMAPPED = 65534
 """The uid that the kernel reports in a user namespace for everybody outside it."""
 
-_OF_AN_OWNER = re.compile(r"(?:[\w.@\\$+-]+|uid:\d+)/")
 _JOB = re.compile(rb"\d+:[^:]*:(?:/system\.slice)?/[\w.-]*slurm[\w.-]*(?:/uid_\d+)?/job_(\d+)(?:/|$)", re.ASCII)
 """A cgroup that Slurm made, which only root can do at this place, with version 1 or 2."""
 
@@ -67,23 +66,22 @@ class RunNames:
     ) -> None:
         self._policy = policy
         self._trusted = {_ROOT, os.geteuid() if own_uid is None else own_uid} - {_UNMAPPED}
-        self._users = UserNames(user)
+        self.users = UserNames(user)
         self._jobs = jobs
 
     def is_awaited(self, uid: int, has_ranks: Callable[[int], bool]) -> bool:
         """Return whether a user's first hello should wait, because the user's name is being looked up."""
-        return self._policy != "never" and uid != _ROOT and self._users.is_awaited(uid, has_ranks)
+        return self._policy != "never" and uid != _ROOT and self.users.is_awaited(uid, has_ranks)
 
     def shown(self, hello: Hello, peer: Peer, has_ranks: Callable[[int], bool] = nobody_has_ranks) -> str:
         """Return the name by which the run of a hello is shown; it may be longer than a frame may carry."""
         if self._policy == "never":
             return hello.run
-        is_plain = (
-            _OF_AN_OWNER.match(hello.run) is None if peer.uid in self._trusted else self._is_of_its_job(hello, peer)
-        )
+        could_be_another_s = "/" in hello.run[1:]  # a directory service gives users names with blanks and all else
+        is_plain = not could_be_another_s if peer.uid in self._trusted else self._is_of_its_job(hello, peer)
         if self._policy == "auto" and is_plain:
             return hello.run
-        owner = "root" if peer.uid == _ROOT else self._users.shown(peer.uid, has_ranks)
+        owner = "root" if peer.uid == _ROOT else self.users.shown(peer.uid, has_ranks)
         return f"{owner}/{hello.run}"
 
     def _is_of_its_job(self, hello: Hello, peer: Peer) -> bool:

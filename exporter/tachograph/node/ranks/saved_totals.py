@@ -40,6 +40,10 @@ class SavedProcess(msgspec.Struct, frozen=True):
     observed: dict[str, tuple[dict[int, Count], Sum]]
     """Wire key → counts by bucket index, sum."""
     heard: float | None = None
+    steps: float = 0.0
+    progress: float | None = None
+    """When its last step was completed, by the monotonic clock, and as it told by its own."""
+    progress_told: float | None = None
 
     def is_of(self, hello: Hello, peer: Peer) -> bool:
         """Return whether a hello comes from this process, in the same attempt."""

@@ -14,11 +14,11 @@ NOISE_SECONDS = 0.05
 class ToldMoment:
     """One moment, such as the end of the last step, told anew by each frame; `at` is None until it is known."""
 
-    __slots__ = ("_told", "at")
+    __slots__ = ("at", "told")
 
-    def __init__(self) -> None:
-        self.at: float | None = None
-        self._told: float | None = None
+    def __init__(self, at: float | None = None, told: float | None = None) -> None:
+        self.at = at
+        self.told = told
 
     def take(self, told: float | None, made: float, now: float, before: float | None, age: float | None = None) -> None:
         """Take what a frame says: the moment and when the frame was made, both Unix times; or its age in seconds.
@@ -28,8 +28,8 @@ class ToldMoment:
         """
         if age is None and told is None:
             return
-        is_same = told is not None and told == self._told
-        self._told = told
+        is_same = told is not None and told == self.told
+        self.told = told
         at = now - (max(0.0, made - (told or 0.0)) if age is None else age)
         if self.at is not None and (is_same or abs(at - self.at) <= NOISE_SECONDS):
             return  # also where it is counted back from a clock that was set

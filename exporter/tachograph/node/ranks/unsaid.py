@@ -6,7 +6,7 @@ What the rank says itself stands.
 from __future__ import annotations
 
 import math
-from operator import itemgetter
+from operator import attrgetter
 
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.frames import State
@@ -51,12 +51,12 @@ class Unsaid:
             self._counts, self._step = True, state.step
             series.counters[_STEPS] = {"": float(self._steps)}
 
-    def take(self, series: RankSeries, state: State) -> None:
-        """Put what follows from a frame beside the gauges that it has."""
+    def take(self, series: RankSeries, state: State, now: float) -> None:
+        """Put what follows from a frame, heard `now` by the monotonic clock, beside the gauges that it has."""
         gauges = series.gauges
         step = state.step if state.step is not None else series.total(_STEPS)
-        self._loss.take(series.gauge(_LOSS), step, state.time)
-        self._norm.take(series.gauge(_NORM), step, state.time)
+        self._loss.take(series.gauge(_LOSS), step, state.time, now)
+        self._norm.take(series.gauge(_NORM), step, state.time, now)
         said = gauges.get(_NONFINITE_STEP, {})
         if self._loss.lost_at is not None:
             gauges.setdefault(_LOSS_LOST_AT, {"": self._loss.lost_at})
@@ -71,10 +71,11 @@ class Unsaid:
 
     def _note_saves(self, series: RankSeries, state: State) -> None:
         """Note when a save was reported, as an event or by a counter."""
-        events = [(event.time, event.step) for event in state.events if event.kind == "checkpoint_saved"]
+        events = [event for event in state.events if event.kind == "checkpoint_saved"]
         saves = series.total(_SAVES)
         if events:
-            self._saved = max(events, key=itemgetter(0))
+            last = max(events, key=attrgetter("id"))
+            self._saved = last.time, last.step
         elif self._saves is not None and (saves or 0.0) > self._saves:
             self._saved = state.time, None
         self._saves = saves or 0.0
@@ -88,27 +89,28 @@ class Unsaid:
 class Finite:
     """When a value was not finite, as frames show it: at which step first, since which one now, and when last.
 
-    `kept_until` is the step of the last frame before that with a finite one.
+    `kept_until` is the step of the last frame before that with a finite one, `lost_at` the Unix time that it gives.
     """
 
-    __slots__ = ("_step", "first_step", "kept_until", "lost_at", "since")
+    __slots__ = ("_heard", "_step", "first_step", "kept_until", "lost_at", "since")
 
     def __init__(self) -> None:
         self._step = self.kept_until = -math.inf
+        self._heard = 0.0
         self.first_step: float | None = None
         self.since: float | None = None
         self.lost_at: float | None = None
 
-    def take(self, value: float | None, step: float | None, now: float) -> None:
-        """Take the value of a frame made at Unix time `now`, at a step; None where it has none."""
+    def take(self, value: float | None, step: float | None, made: float, now: float) -> None:
+        """Take the value of a frame made at a Unix time and heard `now`, at a step; None where it has none."""
         if value is None:
             return
         if math.isfinite(value):
             self._step, self.since = -math.inf if step is None else step, None
-            if self.lost_at is not None and now - self.lost_at > HEALED_SECONDS:
+            if self.lost_at is not None and now - self._heard > HEALED_SECONDS:
                 self.lost_at = self.first_step = None
             return
         if self.lost_at is None:
             self.first_step, self.kept_until = step, self._step
         self.since = step if self.since is None else self.since
-        self.lost_at = now
+        self.lost_at, self._heard = made, now

@@ -53,6 +53,8 @@ class UserNames:
         self._lookup = lookup
         self._users: dict[int, _User] = {}
         self._lookups: list[threading.Thread] = []
+        self.refused: set[int] = set()
+        """Users whose names were not looked up, for too many others were; whoever counts them empties it."""
 
     def is_awaited(self, uid: int, has_ranks: Callable[[int], bool]) -> bool:
         """Return whether a user's name is being looked up and may still come; the first call starts that."""
@@ -81,6 +83,8 @@ class UserNames:
                 user.lookup = threading.Thread(target=self._look_up, args=(uid, user), name="user name", daemon=True)
                 user.lookup.start()
                 self._lookups.append(user.lookup)
+            else:
+                self.refused.add(uid)
         return user
 
     def _look_up(self, uid: int, user: _User) -> None:

@@ -117,14 +117,12 @@ def credentials(request: web.Request) -> tuple[str, str] | None:
 def is_rebound(request: web.Request, names: Collection[str]) -> bool:
     """Return whether a request from this machine gives it a name that is not its own.
 
-    So does a browser with a page of another site whose name resolves to loopback; a proxy says for whom it asks.
+    So does a browser with a page of another site whose name resolves to loopback, with any header such a page likes.
     """
     given = request.headers.get("Host", "")
-    if request.transport is None or not is_loopback(request.transport.get_extra_info("peername")):
+    if not given or request.transport is None or not is_loopback(request.transport.get_extra_info("peername")):
         return False
-    if not given or "Forwarded" in request.headers or "X-Forwarded-For" in request.headers:
-        return False
-    host = ""
+    host = given
     try:
         host = (urlsplit(f"//{given}").hostname or "").rstrip(".")
         ipaddress.ip_address(host.partition("%")[0])
