@@ -136,7 +136,7 @@ class Incident:
             near = sum(abs(each.end - one.end) <= 0.5 and each.reason == one.reason for each in ended)
             yield f'tachograph_run_ended_together{{run="r",instance="{node}",kind="{kind}"}}', near
         if newest > 0:
-            yield f'tachograph_run_ended_attempt_seconds{{run="r",instance="{node}"}}', now - newest
+            yield f'tachograph_run_ended_attempt_seconds{{run="r",instance="{node}"}}', now - newest + 5
         if not alive and min(first, key=lambda kind: first[kind].end) == "told":
             labels = f'run="r",instance="{node}",outcome="{first["told"].reason}"'
             yield f"tachograph_run_ended_seconds{{{labels}}}", now - first["told"].end

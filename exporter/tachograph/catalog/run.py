@@ -155,7 +155,7 @@ RUN_ENDED_TOGETHER = _row(
 )  # fmt: skip
 RUN_ENDED_ATTEMPT = _row(
     "run_ended_attempt_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since the ended ranks on this node were last restarted.",
+    "Seconds since when ends on any node are of the newest attempt: once its ranks here have made a step or ended.",
 )  # fmt: skip
 RUN_ENDED = _row(
     "run_ended_seconds", GAUGE, "seconds", ("run", "outcome"),

@@ -43,7 +43,6 @@ NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_run_batch_changed_seconds": "the batch is what it was",
     "tachograph_run_checkpoint_failed_ranks": "every save succeeded",
     "tachograph_run_checkpoint_saving_seconds": "no save is under way",
-    "tachograph_run_ended_attempt_seconds": "no rank has ended",
     "tachograph_run_overdue_line_ranks": "no step is overdue",
     "tachograph_run_ended_seconds": "no rank has ended",
     "tachograph_run_ended_together": "no rank has ended",

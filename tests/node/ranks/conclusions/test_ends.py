@@ -80,8 +80,10 @@ def node(table: Any, hand: Any) -> Node:
 
 
 def test_a_healthy_run_shows_nothing(node: Node) -> None:
-    """Not even a zero: what is not there costs nothing."""
+    """Not even a zero: what is not there costs nothing. For a quarter of an hour, since when ends are its own."""
     node.wait(5)
+    assert node.shown("ended_attempt_seconds") == {(): 5}
+    node.wait(895)
     for family in ("first_end_seconds", "ended_together", "ended_seconds", "ended_attempt_seconds", "frozen_seconds"):
         assert not node.shown(family)
     assert not node.shown("fruitless_attempts")
@@ -157,11 +159,38 @@ def test_the_newest_attempt_counts(node: Node) -> None:
     node.start(0, 2, attempt=1)
     node.wait(10)
     assert [kind for kind, *_ in node.first()] == ["died", "communication"]
-    assert not node.shown("ended_attempt_seconds")
     node.fail(0, "oom")
     node.wait(1)
     assert node.first() == [("failed", "oom", "0")]
-    assert node.shown("ended_attempt_seconds") == {(): 11}
+    assert node.shown("ended_attempt_seconds") == {(): 16}
+
+
+def test_an_end_is_over_once_the_newest_attempt_makes_a_step(node: Node) -> None:
+    """Not before: if it never does, who ended is still to be reported. What ends then is another story."""
+    node.die(2)
+    node.wait(1)
+    for rank in (0, 1, 3):
+        node.fail(rank, "collective")
+    node.wait(4)
+    node.start(0, 1, 2, 3, attempt=1)
+    node.wait(20)
+    assert [kind for kind, *_ in node.first()] == ["died", "communication"]
+    node.step(2, metrics={"phase_seconds_total": {"init": 19.0, "forward": 1.0}})
+    node.wait(1)
+    assert not node.first()
+    assert node.shown("ended_attempt_seconds") == {(): 21}
+    node.fail(3, "oom")
+    node.wait(1)
+    assert node.first() == [("failed", "oom", "3")]
+
+
+def test_steps_of_ranks_that_never_ended_end_nothing(node: Node) -> None:
+    """One has died, and the others train on: they are of the same attempt."""
+    node.die(2)
+    for step in range(2, 30):
+        node.wait(1)
+        node.step(step)
+    assert node.first() == [("died", "died", "2")]
 
 
 def test_a_rank_that_started_late_begins_no_attempt(node: Node) -> None:

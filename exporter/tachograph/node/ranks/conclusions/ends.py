@@ -24,6 +24,10 @@ SURE_SECONDS = 30.0
 """A rank has finished if its process has not ended with an error for so long."""
 PLAN_SHARE = 0.99
 """Of its planned steps, what a run makes at least that has not ended early."""
+STARTING_SECONDS = 5.0
+"""Ranks of one attempt start so far apart: one may have ended before another one starts."""
+SHOWN_ATTEMPT_SECONDS = 900.0
+"""The rules remember an end for so long."""
 ROW_SECONDS = 900.0
 """Attempts that fail further apart are no loop."""
 
@@ -56,6 +60,14 @@ def ends_of(rank: Rank, view: RunView) -> Iterator[RankEnd]:
         yield RankEnd(rank, rank.hello.rank, at, rank.began, rank.restarts, reason, rank.last_words(view.now))
 
 
+def stepping_since(view: RunView) -> float | None:
+    """Return when the ranks of the newest attempt started if one of them has made a step: what ended before is over."""
+    stepping = [rank for rank in view.alive if rank.progress is not None]
+    newest = max((rank.restarts for rank in stepping), default=0)
+    starts = (rank.started for rank in stepping if rank.restarts == newest)
+    return min((start for start in starts if start is not None), default=None)
+
+
 class Ends:
     """Remembers the ends of the newest attempt, until the run has outlived them or all who ended are back."""
 
@@ -76,7 +88,7 @@ class Ends:
             if not rank.outcome or rank.outcome == "finished":
                 self._withdraw(rank, view)
         self._noted = seen
-        self._begin_attempt()
+        self._begin_attempt(view)
         self._forget(view)
         self._attempts.look(view, self._first(("died", "failed", "communication")))
 
@@ -91,13 +103,14 @@ class Ends:
         if (rank.hello.rank, rank.began) in self._ends and view.states[rank] != "failed":
             del self._ends[rank.hello.rank, rank.began]
 
-    def _begin_attempt(self) -> None:
-        """Forget the ends of an earlier attempt: somebody has been restarted since and has ended again."""
-        newest = max(self._ends.values(), key=lambda end: (end.restarts, -end.began), default=None)
+    def _begin_attempt(self, view: RunView) -> None:
+        """Forget the ends of an earlier attempt: somebody has been restarted since, and has made a step or ended."""
+        ends = self._ends.values()
+        newest = max(ends, key=lambda end: (end.restarts, -end.began), default=None)
         if newest is not None:
-            earlier = (
-                end.at for end in self._ends.values() if end.restarts < newest.restarts and end.at < newest.began
-            )
+            earlier = [end.at for end in ends if end.restarts < newest.restarts and end.at < newest.began]
+            if (stepping := stepping_since(view)) is not None:
+                earlier += [end.at for end in ends if end.at < stepping]
             self._forget_until(max(earlier, default=self._past))
 
     def _forget(self, view: RunView) -> None:
@@ -139,8 +152,12 @@ class Ends:
             yield Sample(catalog.RUN_FIRST_END, labels, view.now - first.at)
             together = sum(end.at <= first.at + apart for end in ends)
             yield Sample(catalog.RUN_ENDED_TOGETHER, (view.run, kind), together)
-        if restarted := [end.began for end in self._ends.values() if end.restarts]:
-            yield Sample(catalog.RUN_ENDED_ATTEMPT, (view.run,), view.now - min(restarted))
+        restarted = [end.began - STARTING_SECONDS for end in self._ends.values() if end.restarts]
+        starts = [min(restarted)] if restarted else []
+        if (stepping := stepping_since(view)) is not None and view.now - stepping < SHOWN_ATTEMPT_SECONDS:
+            starts.append(stepping)
+        if starts:
+            yield Sample(catalog.RUN_ENDED_ATTEMPT, (view.run,), view.now - max(starts))
 
     def _over(self, view: RunView) -> Iterator[Sample]:
         """Yield since when ranks have finished, or were asked to end and are gone; and how far short of the plan."""
