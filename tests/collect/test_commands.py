@@ -23,9 +23,9 @@ from tests.node.evidence.conftest import box, send_box
 def two_nodes(exporter_at: Callable[..., Any], ranks_at: Callable[..., Any]) -> tuple[list[str], list[Any]]:
     """Two exporters with two ranks each of one run, whose rank 1 is stuck: their unix sockets, and the ranks."""
     exporters = [exporter_at("--no-gpu", "--blackbox.ras=") for _ in range(2)]
-    ranks = ranks_at(exporters[0], "alice/r", {0: 4, 1: 3}) + ranks_at(exporters[1], "alice/r", {2: 4, 3: 4})
+    ranks = ranks_at(exporters[0], "root/a/r", {0: 4, 1: 3}) + ranks_at(exporters[1], "root/a/r", {2: 4, 3: 4})
     for one in exporters:
-        one.eventually(lambda one=one: len(json.loads(one.get("/api/blackbox/alice%2Fr")[2])["boxes"]) == 2)
+        one.eventually(lambda one=one: len(json.loads(one.get("/api/blackbox/root%2Fa%2Fr")[2])["boxes"]) == 2)
     return [f"unix:{one.own}" for one in exporters], ranks
 
 
@@ -36,7 +36,7 @@ def test_collect_and_analyze(
     urls, _ = two_nodes
     out = tmp_path / "boxes"
     flags = [flag for url in urls for flag in ("--exporter", url)]
-    assert main(["blackbox", "collect", "alice/r", "--out", str(out), *flags]) == 0
+    assert main(["blackbox", "collect", "root/a/r", "--out", str(out), *flags]) == 0
     assert capsys.readouterr().out.startswith(f"4 boxes in {out} (")
     assert sorted(path.relative_to(out).as_posix() for path in out.rglob("*.json")) == [
         *(f"0/rank-{rank}.json" for rank in range(4)),
@@ -58,19 +58,19 @@ def test_through_prometheus(
 ) -> None:
     """Without --exporter the exporters are those that had a rank of the run, at the addresses that are scraped."""
     exporters = [exporter_at("--no-gpu") for _ in range(2)]
-    ranks_at(exporters[0], "alice/r", {0: 4, 1: 3})
-    ranks_at(exporters[1], "alice/r", {2: 4, 3: 4})
+    ranks_at(exporters[0], "root/a/r", {0: 4, 1: 3})
+    ranks_at(exporters[1], "root/a/r", {2: 4, 3: 4})
     for one in exporters:
-        one.eventually(lambda one=one: len(json.loads(one.get("/api/blackbox/alice%2Fr")[2])["boxes"]) == 2)
+        one.eventually(lambda one=one: len(json.loads(one.get("/api/blackbox/root%2Fa%2Fr")[2])["boxes"]) == 2)
     urls = [one.url for one in exporters]
-    pretender.knows("alice/r", *urls)
-    asked = ["blackbox", "collect", "alice/r", "--out", str(tmp_path), "--prometheus", f"http://{pretender.address}"]
+    pretender.knows("root/a/r", *urls)
+    asked = ["blackbox", "collect", "root/a/r", "--out", str(tmp_path), "--prometheus", f"http://{pretender.address}"]
     assert main([*asked, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [(one["rank"], one["exporter"]) for one in said["boxes"]] == [
         (0, urls[0]), (1, urls[0]), (2, urls[1]), (3, urls[1]),
     ]  # fmt: skip
-    assert any("tachograph_rank_info%7Brun%3D%22alice%2Fr%22%7D" in one for one in pretender.asked)
+    assert any("tachograph_rank_info%7Brun%3D%22root%2Fa%2Fr%22%7D" in one for one in pretender.asked)
 
 
 def test_an_unknown_run(pretender: Pretender, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,7 @@ def test_a_capture(two_nodes: tuple[list[str], list[Any]], capsys: pytest.Captur
     for one in threads:
         one.start()
     flags = [flag for url in urls for flag in ("--exporter", url)]
-    assert main(["blackbox", "capture", "alice/r", "--json", *flags]) == 0
+    assert main(["blackbox", "capture", "root/a/r", "--json", *flags]) == 0
     for one in threads:
         one.join()
     said = json.loads(capsys.readouterr().out)

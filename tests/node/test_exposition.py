@@ -61,7 +61,7 @@ class Gpus:
 
     def __init__(self, facts: Any, monotonic: float) -> None:
         self.gpus, self.peak_flops, self._monotonic = facts.gpus, facts.peak_flops, monotonic
-        self.gpu_of_pid = facts.gpu_of_pid
+        self.gpu_of_pid, self.processes = facts.gpu_of_pid, facts.processes
 
     async def run(self) -> None:
         """Nothing to do."""

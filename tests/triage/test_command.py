@@ -140,25 +140,25 @@ def test_without_prometheus_the_exporters_answer(
 ) -> None:
     """What was tried, and what the exporter itself concludes, with the boxes that its ranks left."""
     node = exporter_at("--no-gpu", "--blackbox.ras=")
-    ranks = ranks_at(node, "alice/r", {0: 4, 1: 3, 2: 4, 3: 4})
-    node.eventually(lambda: len(json.loads(node.get("/api/blackbox/alice%2Fr")[2])["boxes"]) == 4)
+    ranks = ranks_at(node, "root/a/r", {0: 4, 1: 3, 2: 4, 3: 4})
+    node.eventually(lambda: len(json.loads(node.get("/api/blackbox/root%2Fa%2Fr")[2])["boxes"]) == 4)
     dark = ("--prometheus", f"http://127.0.0.1:{free_port()}", "--exporter", node.url)
-    out, _ = asked(capsys, *dark, status=0, run="alice/r")
+    out, _ = asked(capsys, *dark, status=0, run="root/a/r")
     assert "not asked: Prometheus: no Prometheus at http://127.0.0.1:" in out
     assert "by exporters alone" in out
     assert "rank 1: " in out
     assert "/home/u/data.py:88 load_shard" in out
-    hung = elsewhere.nothing("alice/r", 0.0)
+    hung = elsewhere.nothing("root/a/r", 0.0)
     hung.finding = TriageFinding("page", "communication", "communication_stall", "no single rank stands out")
     elsewhere.add_boxes(hung, [node.url])
     assert hung.finding.ranks == ("1",)
     assert hung.finding.words.startswith("no single rank stands out; by their boxes: rank 1: ")
     ranks[2].close()
     node.eventually(lambda: json.loads(node.get("/api/node")[2])["runs"][0]["state"] == "dead")
-    out, _ = asked(capsys, *dark, status=3, run="alice/r")
+    out, _ = asked(capsys, *dark, status=3, run="root/a/r")
     assert "PAGE: software: a rank was killed or crashed: rank 2 " in out
     out, _ = asked(capsys, *dark, status=1, run="bob/s")
-    assert "it has no rank of this run; it has alice/r" in out
+    assert "it has no rank of this run; it has root/a/r" in out
 
 
 def test_without_anything_the_logs_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

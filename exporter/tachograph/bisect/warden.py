@@ -16,8 +16,7 @@ from typing import IO, NamedTuple
 
 from tachograph.bisect.process_tree import Descendants, adopt_orphans
 from tachograph.die_with_parent import die_with_parent
-
-SAFE_PATH = "PYTHONSAFEPATH"
+from tachograph.own_process import own_process
 
 KILLED_GRACE_SECONDS = 0.5
 """Time that a command has to end after SIGTERM when the bisection was killed: nobody waits for its result."""
@@ -35,12 +34,12 @@ class CommandEnd(NamedTuple):
 def start(command: Sequence[str], grace: float, output: IO[bytes], value: str) -> Warden:
     """Start a command in a session of its own; raise OSError."""
     receiver, report = os.pipe()
-    own = {**os.environ, "TACHOGRAPH_BISECT_VALUE": value, SAFE_PATH: "1"}  # `-m` would put this folder on its path
-    asked = json.dumps([os.getpid(), report, grace, os.environ.get(SAFE_PATH), list(command)])
+    asked = json.dumps([os.getpid(), report, grace, list(command)])
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tachograph.bisect.warden", asked], stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[report], env=own,
+            own_process("tachograph.bisect.warden", asked), stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[report],
+            env={**os.environ, "TACHOGRAPH_BISECT_VALUE": value},
         )  # fmt: skip
     except OSError:
         os.close(receiver)
@@ -68,14 +67,11 @@ class Warden:
         return CommandEnd(*json.loads(said)) if said else None
 
 
-def main(asked: str) -> None:
+def main() -> None:
     """Run a command, and report how it ended."""
-    parent, report, grace, safe_path, command = json.loads(asked)
+    parent, report, grace, command = json.loads(sys.argv[1])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.set_inheritable(report, False)
-    os.environ.pop(SAFE_PATH)
-    if safe_path is not None:
-        os.environ[SAFE_PATH] = safe_path
     die_with_parent(signal.SIGTERM, parent)
     adopt_orphans()
     descendants = Descendants()
@@ -92,7 +88,3 @@ def main(asked: str) -> None:
     left = descendants.end(grace if os.getppid() == parent else min(grace, KILLED_GRACE_SECONDS))
     with os.fdopen(report, "wb") as to:
         to.write(json.dumps(CommandEnd(status, error, left)).encode())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

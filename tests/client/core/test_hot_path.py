@@ -60,7 +60,7 @@ def test_a_step(state: str, exporter: Any, record: Callable[..., Recorder], unti
         exporter.wait_for()
     if state == "stopped":
         exporter.stall(recorder)
-        recorder._calls.sender._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        recorder._calls.sender._connection._socket._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         for step in range(1000):  # events make long frames, at 10 Hz, until the kernel takes no more
             recorder.checkpoint_saved(step=step)
         until(lambda: recorder.checkpoint_saved(step=0) or stuck(recorder))

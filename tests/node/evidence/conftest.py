@@ -51,7 +51,7 @@ def ranks_at() -> Callable[..., list[Any]]:
     def connect(exporter: Any, run: str, calls: dict[int, int]) -> list[Any]:
         made = []
         for rank, count in calls.items():
-            speaker = exporter.speaker(run=run, rank=rank, world_size=4)
+            speaker = exporter.speaker(run=run.removeprefix("root/"), rank=rank, world_size=4)
             assert speaker.hello()["ok"]
             send_box(speaker, json.dumps(box(rank, count)))
             made.append(speaker)

@@ -54,7 +54,8 @@ def exporter(exporter_at: Callable[..., Any]) -> Any:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest) -> str:
-    return f"run/{request.node.name[:60]}"
+    """Return the name of a run as it is shown: root's, with its owner, as it has a slash."""
+    return f"root/run/{request.node.name[:60]}"
 
 
 def boxes_arrived(exporter: Any, run: str, count: int) -> served.ServedRun:
@@ -136,7 +137,7 @@ def test_the_page_names_the_line(exporter: Any, run: str, ranks_at: Callable[...
 def test_a_rank_that_cannot_send_a_box(exporter: Any, run: str, ranks_at: Callable[..., Any]) -> None:
     """One that others wait for is named without a box, too, with the line of its last state."""
     ranks_at(exporter, run, {0: 4, 2: 4, 3: 4})
-    silent = exporter.speaker(run=run, rank=1, world_size=4)
+    silent = exporter.speaker(run=run.removeprefix("root/"), rank=1, world_size=4)
     assert silent.hello()["ok"]
     silent.state(where="data.py:7 decode")
     boxes_arrived(exporter, run, 3)
@@ -165,8 +166,8 @@ def test_the_ranks_of_other_nodes_are_missed(exporter: Any, run: str, ranks_at: 
 
 def test_hostile_texts(exporter: Any) -> None:
     """No text that a rank chose becomes a tag, an attribute or a link of the page."""
-    run = HOSTILE.replace("\x1b", "").replace("\u202e", "")
-    speakers = [exporter.speaker(run=run, rank=rank, world_size=4) for rank in range(4)]
+    run = "root/" + HOSTILE.replace("\x1b", "").replace("\u202e", "")
+    speakers = [exporter.speaker(run=run.removeprefix("root/"), rank=rank, world_size=4) for rank in range(4)]
     for rank, speaker in enumerate(speakers):
         assert speaker.hello()["ok"], speaker
         group = {"0": {"ranks": [0, 1, 2, 3]}, HOSTILE: {"ranks": [0, 1]}}
@@ -237,7 +238,7 @@ def test_captures_take_nothing_from_what_was_left(exporter: Any, run: str, ranks
 
 def test_only_a_requested_box_is_at_both_addresses(exporter: Any, run: str) -> None:
     """Where a rank has left nothing by itself, its address has what was asked for."""
-    speaker = exporter.speaker(run=run, world_size=4)
+    speaker = exporter.speaker(run=run.removeprefix("root/"), world_size=4)
     assert speaker.hello()["ok"]
     send_box(speaker, json.dumps(box(0)), reason="asked for")
     boxes_arrived(exporter, run, 1)
@@ -262,7 +263,7 @@ def test_hostile_boxes_do_not_slow_a_scrape(exporter: Any, run: str) -> None:
     hard = json.dumps({"recorders": {"nccl": {"entries": [{"process_group": [str(n)]} for n in range(16_000)]}}})
     assert len(hard) < 1 << 19
     for rank in range(8):
-        speaker = exporter.speaker(run=run, rank=rank, world_size=8)
+        speaker = exporter.speaker(run=run.removeprefix("root/"), rank=rank, world_size=8)
         assert speaker.hello()["ok"]
         send_box(speaker, hard)
     boxes_arrived(exporter, run, 8)
