@@ -24,7 +24,7 @@ with recorder.step(): pass
         ("exits-1", "sys.exit(1)", (1, "exit_code")),
         ("raises", "raise SystemExit(2) from MemoryError()", (2, "oom")),  # from outside it would be exit_code
         ("catches", "try: sys.exit(1)\nexcept SystemExit: pass", (0, "finished")),
-        ("quits", "os._exit(1)", (1, "died")),
+        ("quits", "os._exit(1)", (1, "exit_code")),
         ("killed", "os.kill(os.getpid(), signal.SIGKILL)", (-9, "died")),
     ],
 )
