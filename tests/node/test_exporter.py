@@ -267,7 +267,7 @@ def test_hostile_names_are_harmless(exporter: Any, witness: Any) -> None:
     assert "&lt;script&gt;" in page
     assert "<i>kind" not in page
     assert "<u>" not in exporter.ask("/")[1].decode()
-    assert f'run="{name}"'.replace('"x"', '\\"x\\"') in exporter.log.read_text()
+    assert f'run="root/{name}"'.replace('"x"', '\\"x\\"') in exporter.log.read_text()
 
 
 @pytest.mark.parametrize(

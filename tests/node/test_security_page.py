@@ -16,7 +16,6 @@ from tachograph.node.ranks import (
     run_names,
     series,
     shares,
-    stack_memory,
     state_file,
     user_names,
 )
@@ -39,7 +38,7 @@ def test_numbers() -> None:
         f"charged for {names.RANK_SERIES} series",
         f"facts in a hello for {names.FACT_SERIES}. ",
         f"the last {names.MOST_RANKS:,} ranks of a user",
-        f"all users {rank_table.MAX_SILENT} a second, in equal parts, {stack_memory.TASKS_AT_ONCE + 2} files each",
+        f"all users {rank_table.MAX_SILENT} a second, in equal parts",
         f"| {rank_table.MAX_FORGOTTEN} |",
         f"{given.series:,} (`limits.series`), {given.series_per_rank} of one rank, {given.label_values} values",
         f"values of a label, {given.layers} of layers |",

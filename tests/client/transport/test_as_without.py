@@ -292,7 +292,7 @@ def pairs(
 ) -> Iterator[Callable[[str], list[Future[Outcome]]]]:
     """The ends of each chosen program without and with a recorder, several at a time."""
     exporter, memory = Exporter(tmp_path_factory.mktemp("exporter") / "rank.sock"), StackMemory()
-    exporter.descriptors = memory.for_rank
+    exporter.descriptors = (memory.for_rank,)
     exporter.start()
     chosen = [item.callspec.params["name"] for item in request.session.items if item.path == request.path]  # type: ignore[attr-defined]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -302,7 +302,6 @@ def pairs(
         }
         yield begun.__getitem__
     exporter.stop()
-    memory.sent()
     memory.close()
 
 

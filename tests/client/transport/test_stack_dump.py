@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -51,9 +52,8 @@ recorder = Recorder(run="soon")
 def memory(exporter: Any) -> Iterator[StackMemory]:
     """What the exporter sends with its answers."""
     made = StackMemory()
-    exporter.descriptors = made.for_rank
+    exporter.descriptors = (made.for_rank,)
     yield made
-    made.sent()
     made.close()
 
 
@@ -105,7 +105,7 @@ def test_a_process_that_is_stopped_and_goes_on_is_not_looked_at(
     """It uses no CPU time meanwhile; frames that are read while Python runs would crash it."""
     process = start(f"{SOON}{CONNECTED}\nsay('ready')\nwhile True: sum(range(100))")
     process.hear("ready")
-    until(lambda: memory.rank_waits)
+    until(lambda: os.pread(memory.for_rank, 1, 0) == b"\1")
     for _ in range(3):
         process.popen.send_signal(signal.SIGSTOP)
         time.sleep(1.2)  # longer than the thread would have waited
@@ -116,6 +116,8 @@ def test_a_process_that_is_stopped_and_goes_on_is_not_looked_at(
 
 def test_an_exporter_that_asks_all_the_time_is_not_heard(exporter: Any, memory: StackMemory, start: Start) -> None:
     """As those up to 0.2 asked, by a pipe: while threads run whose frames come and go, to read these would be fatal."""
+    request, pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    exporter.descriptors = (memory.for_rank, request)
     process = start(
         f"""
         {CONNECTED}
@@ -131,8 +133,11 @@ def test_an_exporter_that_asks_all_the_time_is_not_heard(exporter: Any, memory: 
     )
     process.hear("ready")
     while process.popen.poll() is None:
-        memory.ask()
+        with contextlib.suppress(OSError):  # nobody has emptied it
+            os.write(pipe, b"?")
         time.sleep(0.001)
+    os.close(pipe)
+    os.close(request)
     assert process.end() == (0, "")
     assert not memory.stacks()
 

@@ -296,3 +296,17 @@ def test_who_wants_more_than_a_share_of_analyses_is_counted(two_gpus: Any, reade
 
     assert asyncio.run(main()) == 503
     assert table.shares.over == over
+
+
+def test_what_nccl_said_does_not_pass_to_another_user_with_the_name(two_gpus: Any) -> None:
+    """As the boxes do not."""
+    table = RankTable(Limits(), Clock(), two_gpus)
+    evidence = Evidence(table, Clock(), "n")
+    for owner, said in ((1000, "not asked: blackbox.ras is empty"), (1001, "")):
+        table.boxes.drop_of_others("r", owner)
+        table.boxes.add(owner, Hello(v=1, run="r", rank=0), BoxPart(1, 1, 0, 1, 100.0, "no step", "{}"))
+        if owner == 1000:
+            evidence._ask_ras("r")
+        index = evidence.index("r")
+        assert index is not None
+        assert index.ras_said == said

@@ -9,6 +9,7 @@ import pytest
 from tachograph.node.ranks.frames import Bye, Event, FrameError, Peer
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import MAX_SILENT
+from tachograph.node.ranks.run import KEPT_EVENTS
 
 
 class Link:
@@ -468,19 +469,31 @@ def test_bad_histograms_are_counted(table: Any, hand: Any) -> None:
 
 
 def test_events_are_kept_once(table: Any) -> None:
-    """A repeated event is known by its id within a process; another process may use the id again; 64 are kept."""
+    """A repeated event is known by its id within a process; another process may use the id again; the last are kept."""
     table.greet(link := Link())
     one, two = Event(id=1, kind="checkpoint_saved", time=1.0, step=4), Event(id=2, kind="loss_spike", time=2.0)
     table.tell(link, 1, events=[one])
     table.tell(link, 2, events=[one, two])
-    assert [event.event.id for event in table.events] == [1, 2]
+    assert [event.event.id for event in table.latest_events(9)] == [2, 1]
     table.lost(link)
     table.greet(link := Link(), table.OTHER)
     table.tell(link, 1, events=[one])
-    assert len(table.events) == 3
+    assert len(table.latest_events(9)) == 3
     table.tell(link, 2, events=[Event(id=n, kind="k", time=1.0) for n in range(2, 66)])
     table.tell(link, 3, events=[Event(id=66, kind="k", time=1.0)])
-    assert len(table.events) == 64
+    assert len(table.latest_events(64)) == KEPT_EVENTS
+
+
+def test_each_user_has_a_share_of_the_latest_events(table: Any) -> None:
+    """However many another one reports, and however late they are said to be."""
+    table.greet(mine := Link(), run="mine")
+    table.tell(mine, events=[Event(id=n, kind="checkpoint_saved", time=float(n)) for n in range(4)])
+    for number in range(3):
+        table.greet(link := Link(), Peer(2000, number + 1), run=f"loud {number}")
+        table.tell(link, events=[Event(id=n, kind="k", time=2.0**36) for n in range(64)])
+    shown = [(event.run.partition(" ")[0], event.event.id) for event in table.latest_events(8)]
+    assert shown[:4] == [("loud", n) for n in range(48, 52)]
+    assert shown[4:] == [("mine", n) for n in (3, 2, 1, 0)]
 
 
 @pytest.fixture

@@ -230,7 +230,7 @@ def test_what_keeps_a_silent_rank(node: Node, lines: list[str], states: list[str
         node.hello(rank)
         found = next(each for each in node.table.ranks() if each.hello.rank == rank)
         found.watch_process(None)
-        found._process = SimpleNamespace(look=lambda now: None, where=line, state=state)
+        found._process = SimpleNamespace(look=lambda: None, where=line, state=state)
     node.hand.turn(15.0, node.table.tick)
     (problem,) = node.problems()
     assert problem.endswith(f"sent nothing for 15 s over an open connection: {text}")

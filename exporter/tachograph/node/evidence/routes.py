@@ -65,8 +65,9 @@ class _Captured:
 
 @dataclass
 class _Ras:
-    """The state of asking NCCL's RAS service."""
+    """The state of asking NCCL's RAS service for a run of a user."""
 
+    owner: int | None
     said: str
     answer: RasAnswer | None = None
 
@@ -124,7 +125,7 @@ class Evidence:
         ranks = [rank for rank in self._table.ranks() if rank.key[0] == run]
         if not boxes and not ranks:
             return None
-        ras = self._ras.get(run)
+        ras = self._ras_of(run)
         return ServedRun(
             run,
             self._node,
@@ -138,7 +139,7 @@ class Evidence:
 
     def _served(self, box: Box) -> ServedBox:
         rank = self._table.rank(box.run, box.rank)
-        went_on = rank is not None and rank.progress is not None and rank.progress > box.time
+        went_on = rank is not None and rank.progress is not None and rank.progress > box.came
         past = rank is not None and (rank.hello.attempt > int(box.attempt) or (went_on and not box.is_requested))
         return ServedBox(
             int(box.attempt), box.rank, box.time, box.reason, len(box.text), asked=box.is_requested, past=past
@@ -180,7 +181,7 @@ class Evidence:
 
     async def _ras_answer(self, request: web.Request) -> web.Response:
         run = request.match_info["run"]
-        ras = self._ras.get(run)
+        ras = self._ras_of(run)
         if ras is None or ras.answer is None:
             return _not_here(request)
         if not self._may_read(request, run):
@@ -210,18 +211,25 @@ class Evidence:
         said = {"run": run, "node": self._node, "asked": asked, "time": captured.wall}
         return _answer(json.dumps(said).encode())
 
+    def _ras_of(self, run: str) -> _Ras | None:
+        """Return what is known for a run; nothing of another user's run that had the name before."""
+        ras = self._ras.get(run)
+        return ras if ras is not None and ras.owner == self._table.owner_of(run) else None
+
     def _ask_ras(self, run: str) -> None:
         """Ask NCCL's service in the background, unless it is being asked already."""
+        if self._asking:
+            return
+        self._ras.pop(run, None)
+        state = self._ras[run] = _Ras(self._table.owner_of(run), "being asked")
+        while len(self._ras) > RAS_KEPT:
+            del self._ras[next(iter(self._ras))]
         if self._ras_address is None:
-            self._ras[run] = _Ras("not asked: blackbox.ras is empty")
-        elif not self._asking:
-            self._ras.pop(run, None)
-            self._ras[run] = state = _Ras("being asked")
-            while len(self._ras) > RAS_KEPT:
-                del self._ras[next(iter(self._ras))]
-            task = asyncio.create_task(_fill(state, *self._ras_address, self._table.owner_of(run)))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            state.said = "not asked: blackbox.ras is empty"
+            return
+        task = asyncio.create_task(_fill(state, *self._ras_address))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
 
     async def _page(self, request: web.Request) -> web.Response:
         run, reader = request.match_info["run"], self._reader_of(request)
@@ -269,9 +277,9 @@ class Evidence:
         return asked, [texts[box.attempt, box.rank, box.asked] for box in boxes]
 
 
-async def _fill(state: _Ras, host: str, port: int, owner: int | None) -> None:
+async def _fill(state: _Ras, host: str, port: int) -> None:
     try:
-        answer = await nccl_ras.ask(host, port, owner)
+        answer = await nccl_ras.ask(host, port, state.owner)
     except RasError as error:
         state.said = f"{host}:{port}: {error}"
     else:

@@ -46,7 +46,10 @@ Key = tuple[str, int, bool]
 
 
 class Box(NamedTuple):
-    """A box as a rank of a user sent it: JSON, made at Unix time `time` for a reason."""
+    """A box as a rank of a user sent it: JSON, made at Unix time `time` for a reason.
+
+    It `came` by the monotonic clock.
+    """
 
     run: str
     attempt: str
@@ -55,6 +58,7 @@ class Box(NamedTuple):
     reason: str
     text: bytes
     uid: int
+    came: float
 
     @property
     def is_requested(self) -> bool:
@@ -64,11 +68,10 @@ class Box(NamedTuple):
 
 @dataclass
 class _Whole:
-    """A box, and when it came."""
+    """A box, and whose it is."""
 
     uid: int
     box: Box
-    came: float
 
     @property
     def size(self) -> int:
@@ -146,8 +149,8 @@ class Boxes:
             text = _redacted(text)
         except (msgspec.DecodeError, RecursionError) as error:
             raise FrameError("invalid", f"box: not one JSON object: {error}") from None
-        box = Box(hello.run, str(hello.attempt), hello.rank, part.time, part.reason, text, uid)
-        whole = _Whole(uid, box, self._clock())
+        box = Box(hello.run, str(hello.attempt), hello.rank, part.time, part.reason, text, uid, self._clock())
+        whole = _Whole(uid, box)
         place = (*key, is_requested)
         before = self._whole.pop(place, None)
         if before is not None:
@@ -187,7 +190,7 @@ class Boxes:
     def drop_old(self) -> None:
         """Drop what came too long ago; call it about once a second."""
         limit = self._clock() - KEPT_SECONDS
-        while self._whole and next(iter(self._whole.values())).came < limit:
+        while self._whole and next(iter(self._whole.values())).box.came < limit:
             self._drop(next(iter(self._whole)))
 
     def _make_room(self, uid: int, size: int, is_requested: bool) -> bool:

@@ -23,7 +23,7 @@ from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.save_times import SaveTimes
 from tachograph.node.ranks.saved_totals import SavedProcess
 from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
-from tachograph.node.ranks.stack_memory import RankThreads, StackMemory, StuckProcess
+from tachograph.node.ranks.stack_memory import StackMemory, StuckProcess
 from tachograph.node.ranks.told_moment import ToldMoment
 from tachograph.node.ranks.unsaid import Unsaid
 from tachograph.node.samples import Sample
@@ -122,7 +122,7 @@ class Rank:
         peak_flops = self._peak_fact(hello.facts)
         devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
         grant, job, own = DeviceGrant(*devices), self._job(hello.job), self._own_metrics(hello.metrics)
-        coordinates, threads = self._coordinates(hello.coordinates), self._offered(hello.stacks)
+        coordinates, thread = self._coordinates(hello.coordinates), self._offered(hello.stacks)
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.ended_at = 0.0
@@ -134,7 +134,7 @@ class Rank:
         self.config, self.peak_flops, self.grant, self.job = config, peak_flops, grant, job
         self.own_metrics, self.coordinates = own, coordinates
         self.precision = config[0] or DEFAULT_PRECISION
-        self._threads = threads
+        self._thread = thread
         self._process: StuckProcess | None = None
 
     def _start_again(self) -> None:
@@ -177,13 +177,13 @@ class Rank:
 
     def watch_process(self, memory: StackMemory | None) -> None:
         """Look at its process where it is silent, which leaves its stacks in this memory, if there is one."""
-        self._process = StuckProcess(self.peer.pid, self._threads, memory)
+        self._process = StuckProcess(self.peer.pid, self._thread, memory)
 
     def look_at_process(self, now: float) -> None:
         """Look what its process does, while it is silent."""
         self.looked = now
         if self._process is not None:
-            self._process.look(now)
+            self._process.look()
             if self._process.where:
                 self.where = self._process.where
 
@@ -521,13 +521,13 @@ class Rank:
         self._drops["wrong_type"] += len(numbers) - len(known)
         return known
 
-    def _offered(self, given: object) -> RankThreads | None:
-        """Return the threads of a process that can leave its stacks."""
+    def _offered(self, given: object) -> int | None:
+        """Return the training thread of a process that can leave its stacks."""
         if given is None:
             return None
-        training, sending = (given.get("thread"), given.get("sender")) if isinstance(given, dict) else (None, None)
-        if type(training) is int and type(sending) is int and 0 < training < 2**64 and 0 < sending < 2**31:
-            return RankThreads(training, sending)
+        thread = given.get("thread") if isinstance(given, dict) else None
+        if type(thread) is int and 0 < thread < 2**64:
+            return thread
         self._drops["wrong_type"] += 1
         return None
 

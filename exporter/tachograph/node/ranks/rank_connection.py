@@ -324,7 +324,7 @@ class RankConnection(asyncio.BufferedProtocol):
             welcome.superseded.close()
 
     def _send_stacks(self, answer: dict[str, object]) -> bool:
-        """Answer with the descriptors by which the rank's process can leave its stacks; return whether it went."""
+        """Answer with memory in which the rank's process can leave its stacks; return whether it went."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if self._transport is None or sock is None or self._transport.get_write_buffer_size():
             return False
@@ -397,14 +397,12 @@ class RankConnection(asyncio.BufferedProtocol):
 
 
 def _shared(sock: socket.socket, line: bytes) -> tuple[StackMemory, int]:
-    """Send a line beside the descriptors of new memory; return that, and how much of the line the kernel took."""
+    """Send a line beside the descriptor of new memory; return that, and how much of the line the kernel took."""
     memory = StackMemory()
     try:
         with socket.socket(fileno=os.dup(sock.fileno())) as own:  # asyncio's has no way to send descriptors
-            sent = socket.send_fds(own, [line], memory.for_rank, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            sent = socket.send_fds(own, [line], [memory.for_rank], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
     except OSError:
         memory.close()
         raise
-    finally:
-        memory.sent()
     return memory, sent

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tachograph.catalog import index as catalog
@@ -31,7 +31,7 @@ from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
 from tachograph.node.ranks.stack_memory import StackMemory
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
-from tachograph.wire import MAX_BOX_REASON_BYTES, MAX_EVENTS, cut, fits
+from tachograph.wire import MAX_BOX_REASON_BYTES, cut, fits
 
 LONGEST_TICK = 3.0
 """If two ticks are further apart, the exporter itself did not run: the silence of its ranks does not count, nor does
@@ -125,7 +125,6 @@ class RankTable:
             clock=clock.monotonic, is_known=self._runs.__contains__, dropped=self.dropped, exceeded=self.shares.exceeded
         )
         """The last boxes of each rank; they outlive the ranks."""
-        self.events: deque[RankEvent] = deque(maxlen=MAX_EVENTS)
 
     def hello(self, link: object, hello: Hello, peer: Peer) -> Welcome:
         """Bind a connection to a rank; raise FrameError if the sender may not claim the rank or its run.
@@ -243,7 +242,7 @@ class RankTable:
             self._note_dropped(rank.peer.uid, self.dropped["series_limit"] - dropped, share.names.refused - refused)
         for key, now, before in rank.observations(state):
             run.histograms.setdefault(key, RunHistogram()).add(now, before)
-        self.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
+        run.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
 
     def _note_dropped(self, uid: int, series: int, names: int) -> None:
         """Charge series dropped from a frame to their user, unless the limit of one rank was what they exceeded."""
@@ -503,6 +502,15 @@ class RankTable:
         known = self._runs.get(run)
         return None if known is None else known.ranks.get(rank)
 
+    def latest_events(self, most: int) -> list[RankEvent]:
+        """Return the last events of ranks, the newest first; of each user in turn, whatever times they give."""
+        of_users: dict[int, list[RankEvent]] = {}
+        for run in self._runs.values():
+            of_users.setdefault(run.owner, []).extend(run.events)
+        latest = (sorted(events, key=_time_of, reverse=True)[:most] for events in of_users.values())
+        in_turn = [event for turn in zip_longest(*latest) for event in turn if event is not None]
+        return sorted(in_turn[:most], key=_time_of, reverse=True)
+
     def owner_of(self, run: str) -> int | None:
         """Return whose a run is that is known here, or has left boxes; None for any other."""
         known = self._runs.get(run)
@@ -570,6 +578,10 @@ class RankTable:
         for metric, counts in ((catalog.FRAMES_REJECTED, self.rejected), (catalog.SERIES_DROPPED, self.dropped)):
             for reason, count in counts.items():
                 yield Sample(metric, (reason,), count)
+
+
+def _time_of(event: RankEvent) -> float:
+    return event.event.time
 
 
 def _fail_by(rank: Rank, code: int) -> None:

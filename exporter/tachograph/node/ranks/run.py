@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import HistogramSample, RunHistogram
 from tachograph.node.ranks.conclusions.run import RunConclusions
 from tachograph.node.ranks.frames import Hello
-from tachograph.node.ranks.rank import Rank
+from tachograph.node.ranks.rank import Rank, RankEvent
 from tachograph.node.ranks.run_totals import RunTotals
 from tachograph.node.ranks.saved_totals import SavedProcess, SavedRank, SavedRun
 from tachograph.node.samples import Sample
@@ -42,6 +43,10 @@ class EarlierProcess(NamedTuple):
         return not self.finished or hello.attempt > self.attempt
 
 
+KEPT_EVENTS = 16
+"""The last events of a run that are remembered: more than a page shows."""
+
+
 class Run:
     """One run on this node; it is owned by the uid whose rank said hello first."""
 
@@ -57,6 +62,7 @@ class Run:
         """Restarts of forgotten ranks of this run."""
         self.captured: tuple[float, int] | None = None
         """When its ranks were last asked for their boxes, by the monotonic clock, and how many were."""
+        self.events: deque[RankEvent] = deque(maxlen=KEPT_EVENTS)
 
     def sums(self, name: str) -> list[Sample | HistogramSample]:
         """Return the sums over the ranks."""

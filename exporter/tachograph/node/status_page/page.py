@@ -262,6 +262,6 @@ def _events(table: RankTable) -> str:
             Cell("Step", "n", shown(entry.event.step, count)),
             Cell("Run", "wide", name(entry.run)),
         ]
-        for entry in sorted(table.events, key=lambda entry: -entry.event.time)[:EVENTS_SHOWN]
+        for entry in table.latest_events(EVENTS_SHOWN)
     ]
     return html.table(UNSEEN.format("Latest events of ranks"), rows) or '<p class="soft">None.</p>'
