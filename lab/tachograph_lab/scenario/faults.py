@@ -247,7 +247,7 @@ class Fail(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Sigterm(Fault):
-    """Ranks end on SIGTERM, the others without them; the next attempt starts `requeued` seconds later, or never.
+    """Ranks end on SIGTERM, the others without them or never; the next attempt starts `requeued` seconds later, or never.
 
     If they ignore it, they are killed half a minute later, all at once.
     """
@@ -258,6 +258,7 @@ class Sigterm(Fault):
     ranks: tuple[int, ...] = places("ranks")
     requeued: float = size(values.some_time_or_never)
     ignored: bool = optional(values.flag, False)
+    others: str = optional(values.choice("end", "hang"), "end")
 
     @property
     def until(self) -> float:
