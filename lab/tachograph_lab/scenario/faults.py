@@ -247,9 +247,9 @@ class Fail(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Sigterm(Fault):
-    """Ranks end on SIGTERM, the others without them or never; the next attempt starts `requeued` seconds later, or never.
+    """Ranks end on SIGTERM, the others without them; the next attempt starts `requeued` seconds later, or never.
 
-    If they ignore it, they are killed half a minute later, all at once.
+    The others may wait for them instead. If they ignore it, they are killed half a minute later, all at once.
     """
 
     word = "sigterm"
