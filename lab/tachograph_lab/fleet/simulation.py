@@ -271,7 +271,8 @@ class Simulation:
             if self._training is not None:
                 if fault.ignored:
                     self._disconnect(fault.ranks, now)
-                self._part(self._training, fault.ranks, now, _bye("failed", "terminated", "SIGTERM"), hang=False)
+                told = _bye("failed", "terminated", "SIGTERM")
+                self._part(self._training, fault.ranks, now, told, hang=fault.others == "hang")
 
         return terminate
 

@@ -249,7 +249,7 @@ class Fail(Fault):
 class Sigterm(Fault):
     """Ranks end on SIGTERM, the others without them; the next attempt starts `requeued` seconds later, or never.
 
-    If they ignore it, they are killed half a minute later, all at once.
+    The others may wait for them instead. If they ignore it, they are killed half a minute later, all at once.
     """
 
     word = "sigterm"
@@ -258,6 +258,7 @@ class Sigterm(Fault):
     ranks: tuple[int, ...] = places("ranks")
     requeued: float = size(values.some_time_or_never)
     ignored: bool = optional(values.flag, False)
+    others: str = optional(values.choice("end", "hang"), "end")
 
     @property
     def until(self) -> float:
