@@ -133,6 +133,12 @@ STORIES: Mapping[str, Story] = {
     "59": Story("storage", "storage_slow"),
     "60": Story("compute", "straggler", at=1030),
     "61": Story("storage", "communication_stall"),
+    "62a": Story("data", "communication_stall"),
+    "62b": Story("data", "communication_stall"),
+    "63a": Story("communication", "communication_stall"),
+    "63b": Story("communication", "communication_stall"),
+    "64": Story(*NOTHING, at=3600),
+    "66": Story(*NOTHING, at=1500),
 }
 
 REACH_SECONDS = 5.0
