@@ -139,6 +139,11 @@ STORIES: Mapping[str, Story] = {
     "63b": Story("communication", "communication_stall"),
     "64": Story(*NOTHING, at=3600),
     "66": Story(*NOTHING, at=1500),
+    "67a": Story("configuration", "wrong_clock"),
+    "67b": Story("data", "communication_stall"),
+    "67c": Story("software", "rank_died"),
+    "68": Story("hardware", "gpu_fault"),
+    "70": Story("software", "rank_failed"),
 }
 
 REACH_SECONDS = 5.0

@@ -32,6 +32,7 @@ Play = Callable[..., Any]
 
 NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_exporter_collector_unavailable_info": "every collector has something to read",
+    "tachograph_exporter_user_over_share_total": "nobody wants more than a share",
     "tachograph_gpu_clock_event_active": "no GPU's clocks are held down",
     "tachograph_gpu_fabric_degraded": "every NVLink fabric works as it should",
     "tachograph_gpu_unavailable_info": "every GPU can be read",

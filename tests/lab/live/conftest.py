@@ -45,7 +45,7 @@ class Frames:
         return json.dumps({"v": 1, "type": kind, **fields}, separators=(",", ":")).encode()
 
     def hello(self, rank: int) -> bytes:
-        return self.frame("hello", run=RUN, rank=rank)
+        return self.frame("hello", run=RUN, rank=rank, pid=10**6 + rank)  # nobody's: the test itself outlives its ranks
 
     def state(self, steps: int) -> bytes:
         now = time.time()
