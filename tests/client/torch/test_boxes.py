@@ -176,9 +176,9 @@ def job(torch_program: Any, exporter: Any, tmp_path: Path) -> Callable[..., Job]
     return lambda case, **more: Job(start, exporter, PROGRAM, WORLD, CASE=case, **place, **more)
 
 
-def boxes_of(folder: Path) -> dict[int, dict[str, Any]]:
+def boxes_of(folder: Path, names: str = "rank-?.json") -> dict[int, dict[str, Any]]:
     """The boxes written so far, by rank."""
-    return {box["rank"]: box for path in folder.rglob("rank-?.json") for box in (json.loads(path.read_text()),)}
+    return {box["rank"]: box for path in folder.rglob(names) for box in (json.loads(path.read_text()),)}
 
 
 class Fault(NamedTuple):
@@ -286,7 +286,7 @@ def test_boxes_for_those_who_ask(
     pids = {talk.of("hello")[0]["rank"]: talk.of("hello")[0]["pid"] for talk in exporter.talks}
     os.kill(pids[1], signal.SIGUSR2)
     capture(exporter, [0, 2, 3], "asked for by alice")
-    found = until(lambda: len(boxes := boxes_of(tmp_path / "boxes")) == WORLD and boxes)
+    found = until(lambda: len(boxes := boxes_of(tmp_path / "boxes", "rank-?.asked.json")) == WORLD and boxes)
     assert {rank: box["reason"] for rank, box in found.items()} == {
         0: "asked for by alice", 1: "SIGUSR2", 2: "asked for by alice", 3: "asked for by alice",
     }  # fmt: skip

@@ -49,7 +49,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def exporter(exporter_at: Callable[..., Any]) -> Any:
-    return exporter_at("--no-gpu", "--blackbox.ras=", "--run.owner=never")
+    return exporter_at("--no-gpu", "--blackbox.ras=")
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import contextlib
 import os
 import socket
 
+from tachograph.client.core.notice import raised_by_signal
+
 _HIGH = 512
 
 
@@ -118,6 +120,8 @@ def copy_high(descriptor: int) -> int:
 def _identity(number: int) -> tuple[int, int] | None:
     try:
         status = os.fstat(number)
-    except OSError:
+    except OSError as error:
+        if raised_by_signal(error):  # a watchdog's TimeoutError is an OSError
+            raise
         return None
     return status.st_dev, status.st_ino
