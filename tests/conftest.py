@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import signal
 import sys
 import threading
@@ -25,6 +26,17 @@ from tests.torch_programs import TorchPrograms
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
 """Prometheus 2.42 and Alertmanager 0.25, which must be had; 3.5 and 0.33, from a suite whose versions roll."""
+
+
+@pytest.fixture(autouse=True)
+def _own_path() -> Iterator[None]:
+    """Keep to itself what a command that was called here says to the processes that follow it."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    yield
+    if before is None:
+        os.environ.pop("PYTHONSAFEPATH", None)
+    else:
+        os.environ["PYTHONSAFEPATH"] = before
 
 
 def pytest_configure() -> None:

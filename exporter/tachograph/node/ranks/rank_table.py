@@ -430,14 +430,19 @@ class RankTable:
         return self._limits.retention_finished if rank.outcome == "finished" else self._limits.retention
 
     def _make_room(self, uid: int) -> None:
-        """Forget an ended rank of a user if the user or node is at its limit: a finished one, else the oldest."""
+        """Forget a rank of a user if the user or node is at its limit: a finished one, else the one that ended first,
+        else one without a connection.
+        """  # noqa: D205
         own = [rank for rank in self.ranks() if rank.peer.uid == uid]
         everybody = sum(len(run.ranks) for run in self._runs.values())
         if len(own) < self._limits.ranks and everybody < self._limits.node_ranks:
             return
         ended = [(rank.outcome != "finished", rank.ended, index) for index, rank in enumerate(own) if rank.ended]
+        lost = [rank for rank in own if rank.link is None]
         if ended:
             self._forget(own[min(ended)[2]])
+        elif lost:  # their process lives, and may come back
+            self._forget(min(lost, key=lambda rank: rank.heard))
         elif len(own) >= self._limits.ranks:
             self.shares.exceeded(uid, "ranks")
             raise FrameError("rank_limit", f"you already have {len(own)} live ranks on this node (limits.ranks)")
