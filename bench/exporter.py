@@ -89,7 +89,7 @@ def calls() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         exporter = Exporter(read_config([f"--socket={folder}/rank.sock", "--no-gpu"], {}), None)
         ends = ProcessEnds(Limits())
-        ranks = [RankConnection(exporter.table, hours.__next__, Peer(1, pid), print, ends) for pid in range(1, 9)]
+        ranks = [RankConnection(exporter.table, hours.__next__, Peer(0, pid), print, ends) for pid in range(1, 9)]
 
         def receive(**frame: object) -> None:
             for number, rank in enumerate(ranks):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hostile_witness import RUN
+from hostile_witness import SHOWN
 from observe import children, fake_nvml, resident_mb, scrape
 
 DESCRIPTORS = 1024
@@ -67,8 +67,8 @@ class Node:
         except OSError:
             return None
         lines = [line for line in page.splitlines() if line and not line.startswith("#")]
-        others = sum(f'run="{RUN}"' not in line for line in lines)
-        runs = f'tachograph_rank_state{{run="{RUN}",rank="0",state="running"}} 1' in lines
+        others = sum(f'run="{SHOWN}"' not in line for line in lines)
+        runs = f'tachograph_rank_state{{run="{SHOWN}",rank="0",state="running"}} 1' in lines
         return Look(took, others, descriptors, self.resident_mb(), runs)
 
 

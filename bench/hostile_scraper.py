@@ -31,7 +31,7 @@ HEADERS = {
     "Accept-Encoding": "gzip",
     "X-Prometheus-Scrape-Timeout-Seconds": f"{TIMEOUT:g}",
 }
-DEAD = re.compile(r'^tachograph_rank_state\{run="witness",rank="1",state="dead"\} 1$', re.M)
+DEAD = re.compile(r'^tachograph_rank_state\{run="uid:1234/witness",rank="1",state="dead"\} 1$', re.M)
 
 
 class Scraper:

@@ -24,6 +24,8 @@ from hostile_attacks import become
 
 UID = 1234
 RUN = "witness"
+SHOWN = f"uid:{UID}/{RUN}"
+"""Its name as the exporter shows it: the user has none here."""
 PERIOD = 0.25
 """Eight frames per second: within the ten that a rank may send."""
 
