@@ -1,7 +1,7 @@
 """How many new series one user may have Prometheus keep: those of a new rank, and one for each new value of a label.
 
 A page never has more than `limits.series`, but ranks that come under new names could fill it with new series at every
-scrape, and Prometheus keeps each of them for hours. NewNames that are known cost nothing, so a restart is free.
+scrape, and Prometheus keeps each of them for hours. Names that are known cost nothing, so a restart is free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES_PER_HOUR = 40_000
 
 MOST_RANKS = 1024
 MOST_VALUES = 20_000
-"""NewNames of one user that are known; the oldest are forgotten, and cost again."""
+"""Names of one user that are known; the oldest are forgotten, and cost again."""
 
 
 class NamedRank:
@@ -59,7 +59,7 @@ class NewNames:
         self._refilled = clock()
         self._ranks: dict[tuple[str, int], NamedRank] = {}
         self.refused = 0
-        """NewNames refused so far."""
+        """Names refused so far."""
 
     @property
     def is_whole(self) -> bool:

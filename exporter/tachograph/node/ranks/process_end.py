@@ -1,11 +1,11 @@
 """How a rank's process ended, where the kernel tells it to somebody who is not its parent.
 
 A pidfd, opened while the process lives, means that process for ever, and becomes readable when it ends: a connection
-that breaks before that is no death. After its parent has collected it,
-`PIDFD_GET_INFO` tells its exit status to anybody (Linux 6.15, `include/uapi/linux/pidfd.h`). Until then it is a zombie,
-whose `/proc/PID/stat` tells it to root and to its own user (proc(5)), even before its files are closed. That it was
-asked to end, `/proc/PID/status` tells to everybody: a signal that nobody handles ends a process without being taken,
-and stays pending. Where none of these is to be had, it is not known how a process ended, and nothing follows from it.
+that breaks before that is no death. After its parent has collected it, `PIDFD_GET_INFO` tells its exit status to
+anybody (Linux 6.15, `include/uapi/linux/pidfd.h`). Until then it is a zombie, whose `/proc/PID/stat` tells it to root
+and to its own user (proc(5)), even before its files are closed. That it was asked to end, `/proc/PID/status` tells to
+everybody: a signal that nobody handles ends a process without being taken, and stays pending. Where none of these is to
+be had, it is not known how a process ended, and nothing follows from it.
 """
 
 from __future__ import annotations
