@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from tachograph.node.clock import Clock
 from tachograph.node.histograms import HistogramSample
+from tachograph.node.process_status import process_status
 from tachograph.node.ranks import gpu_owners
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
@@ -294,6 +296,6 @@ def test_the_user_of_a_process_is_what_the_kernel_says(tmp_path: Path, monkeypat
     assert gpu_owners.uid_of(os.getpid()) == os.geteuid()
     (tmp_path / "7").mkdir()
     (tmp_path / "7/status").write_text("Name:\tUid: 5 5 5 5\nUmask:\t0022\nUid:\t1001\t1002\t1003\t1004\nGid:\t0\n")
-    monkeypatch.setattr(gpu_owners, "PROC", tmp_path)
+    monkeypatch.setattr(gpu_owners, "process_status", partial(process_status, proc=tmp_path))
     assert gpu_owners.uid_of(7) == 1002
     assert gpu_owners.uid_of(8) is None

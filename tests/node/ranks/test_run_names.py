@@ -95,6 +95,7 @@ def test_only_the_kernel_says_who_is_in_a_slurm_job(run: str, pid: int) -> None:
         ("0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0/job_4712", {"4711"}),
         ("0::/user.slice/user-1001.slice/user@1001.service/job_4711\n", set()),
         ("0::/system.slice/job_4711x/job_x/myjob_4711\n", set()),
+        ("0::/user.slice/user-1001.slice/user@1001.service/x\r0::/slurm/job_4711\n", set()),
         ("0::" + "/x" * 4096 + "/job_4711\n", set()),
         ("\xff\n", set()),
         ("", set()),

@@ -8,31 +8,24 @@ of another one; root, as which containers of many people may run, counts as a us
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
+from tachograph.node.process_status import process_status
 from tachograph.node.ranks.rank import Rank
 
-PROC = Path("/proc")
 FAULT_SECONDS = 60.0
 """How long a rank that did not finish is shown beside living ones: a fault of their GPU may have killed it."""
 
 MAX_PIDS = 64
 """Processes of one GPU whose users are looked up."""
 
-_STATUS_BYTES = 1024
 Owner: TypeAlias = "int | str"
 
 
 def uid_of(pid: int) -> int | None:
     """Return the effective uid of a process, None if it is not visible."""
-    try:
-        with (PROC / str(pid) / "status").open("rb") as file:
-            lines = file.read(_STATUS_BYTES).splitlines()
-    except OSError:
-        return None
-    uids = next((line.split() for line in lines if line.startswith(b"Uid:")), [])
-    return int(uids[2]) if len(uids) == 5 else None
+    uids = process_status(pid).get("Uid", "").split()
+    return int(uids[1]) if len(uids) == 4 else None
 
 
 class GpuOwners:

@@ -27,6 +27,7 @@ from typing import TypeAlias
 from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
 from tachograph.node.descriptors import may_be_rank
+from tachograph.node.process_status import PROC, process_status
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 
@@ -51,7 +52,7 @@ _EXITING = 4
 _HIDDEN = (b"0", b"1")
 """What proc_pid_stat(5) has as the beginning of the code for those who may not see it, nor the exit status."""
 
-_PENDING, _NOT_TAKEN = (b"SigPnd:", b"ShdPnd:"), (b"SigBlk:", b"SigIgn:", b"SigCgt:")
+_PENDING, _NOT_TAKEN = ("SigPnd", "ShdPnd"), ("SigBlk", "SigIgn", "SigCgt")
 """Fields of proc_pid_status(5): signals that came, and those that do not end the process."""
 
 RankKey: TypeAlias = tuple[str, str]
@@ -63,19 +64,17 @@ _log = logging.getLogger(__name__)
 class PeerProcess:
     """The process at the other end of a connection."""
 
-    def __init__(self, peer: Peer, pidfd: int, proc: Path = Path("/proc")) -> None:
+    def __init__(self, peer: Peer, pidfd: int, proc: Path = PROC) -> None:
         self.peer = peer
         self.closed = False
         self._pidfd = pidfd
-        self._stat, self._status = (proc / str(peer.pid) / name for name in ("stat", "status"))
+        self._proc = proc
         fields = self._fields()
         self._started = fields[_START] if fields else None
         self._shown = bool(fields) and fields[_CODE_BEGINS] not in _HIDDEN
 
     @classmethod
-    def of(
-        cls, sock: socket.socket | None, peer: Peer, own_pid: int = 0, proc: Path = Path("/proc")
-    ) -> PeerProcess | None:
+    def of(cls, sock: socket.socket | None, peer: Peer, own_pid: int = 0, proc: Path = PROC) -> PeerProcess | None:
         """Return the process of `peer`, None where the kernel gives no pidfd of it; to be closed.
 
         `own_pid` is the pid by which the rank knows itself, 0 if it did not say: where that is no number of the peer in
@@ -83,7 +82,7 @@ class PeerProcess:
         """
         if sock is None or not peer.pid:  # of another pid namespace
             return None
-        if own_pid and own_pid not in _numbers(proc / str(peer.pid) / "status", peer.pid):
+        if own_pid and own_pid not in _numbers(peer.pid, proc):
             return None
         try:
             try:
@@ -131,19 +130,14 @@ class PeerProcess:
             if mask & INFO_EXIT:
                 return int(status)
         fields = self._fields()
-        if not fields or fields[_START] != self._started:
-            return None
-        if not _is_ending(fields):
+        if not fields or fields[_START] != self._started or not _is_ending(fields):
             return None
         return int(fields[_EXIT_CODE]) if self._shown else self._asked_by()
 
     def _asked_by(self) -> int | None:
         """Return the signal that asked a process to end that has ended, None if none did, or if it was killed."""
-        signals = dict.fromkeys((*_PENDING, *_NOT_TAKEN), 0)
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in self._status.read_bytes().splitlines():
-                if (name := line.partition(b"\t")[0]) in signals:
-                    signals[name] = int(line.split()[1], 16)
+        status = process_status(self.peer.pid, self._proc)
+        signals = {name: int(status.get(name, "0"), 16) for name in (*_PENDING, *_NOT_TAKEN)}
         fields = self._fields()
         if not fields or fields[_START] != self._started:  # it was collected, and its number is another's
             return None
@@ -156,7 +150,7 @@ class PeerProcess:
 
     def _fields(self) -> list[bytes]:
         try:
-            return self._stat.read_bytes().rpartition(b")")[2].split()
+            return (self._proc / str(self.peer.pid) / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             return []
 
@@ -165,13 +159,9 @@ def _is_ending(fields: Sequence[bytes]) -> bool:
     return fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _EXITING)
 
 
-def _numbers(status: Path, pid: int) -> list[int]:
-    """Return the pids of a process in its pid namespaces (proc_pid_status(5): `NSpid`)."""
-    with contextlib.suppress(OSError):
-        for line in status.read_bytes().splitlines():
-            if line.startswith(b"NSpid:"):
-                return [pid, *map(int, line.split()[1:])]
-    return [pid]
+def _numbers(pid: int, proc: Path) -> list[int]:
+    """Return the pids of a process in its pid namespaces."""
+    return [pid, *map(int, process_status(pid, proc).get("NSpid", "").split())]
 
 
 class ProcessEnds:

@@ -37,7 +37,7 @@ def slurm_jobs(pid: int) -> frozenset[str]:
     """Return the ids of the Slurm jobs that a process belongs to, as the kernel has them: from its cgroups."""
     try:
         with (PROC / str(pid) / "cgroup").open("rb") as file:
-            lines = file.read(MAX_CGROUP_BYTES).splitlines()
+            lines = file.read(MAX_CGROUP_BYTES).split(b"\n")  # the one character that no name of a cgroup has
     except OSError:
         return frozenset()
     found = [_JOB.match(line) for line in lines]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tachograph import code_line
 from tachograph.node.descriptors import may_be_rank
+from tachograph.node.process_status import PROC, process_status
 from tachograph.wire import MAX_WHERE_BYTES, STACKS_BEGIN, STACKS_BYTES, cut
 
 _NO_EXEC = 8  # MFD_NOEXEC_SEAL, Linux 6.3: some systems allow no other memory of this kind
@@ -59,9 +60,9 @@ class StackMemory:
 class StuckProcess:
     """The process of a silent rank: its state, and where its training thread is, as far as both can be had."""
 
-    def __init__(self, pid: int, thread: int | None, memory: StackMemory | None, proc: Path = Path("/proc")) -> None:
+    def __init__(self, pid: int, thread: int | None, memory: StackMemory | None, proc: Path = PROC) -> None:
         self._thread, self._memory = thread, memory
-        self._status = proc / str(pid) / "status" if pid else None  # 0: of another pid namespace
+        self._pid, self._proc = pid, proc
         self.go_on()
 
     def go_on(self) -> None:
@@ -71,7 +72,8 @@ class StuckProcess:
 
     def look(self) -> None:
         """Look again, about a second after the last time."""
-        self.state = "" if self._status is None else _state(self._status)
+        if self._pid:  # 0: of another pid namespace
+            self.state = process_status(self._pid, self._proc).get("State", "")
         if self._memory is not None and self._thread is not None and not self.where:
             self.where = where_in(self._memory.stacks(), self._thread)
 
@@ -90,15 +92,6 @@ def _frames(lines: Iterator[str]) -> Iterator[code_line.CodeLine]:
         if (found := _LINE.fullmatch(line)) is None:
             return
         yield code_line.CodeLine(found[1], int(found[2]), found[3])
-
-
-def _state(status: Path) -> str:
-    """Return the state of a process in the words of proc_pid_status(5), "" where there is none."""
-    try:
-        lines = status.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("State:")), "")
 
 
 def _memory() -> int:
