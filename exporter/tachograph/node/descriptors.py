@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import resource
+import select
+import socket
 import sys
+from typing import Any
 
 FOR_HTTP, FOR_FILES = 72, 8
 """Kept for connections of HTTP, more than web.max-requests by default, and for files that are read."""
@@ -13,6 +17,29 @@ BOTH_SHARE, FILES_SHARE = 6, 10
 
 MORE_HTTP_SHARE = 8
 """Where it is high, HTTP may have this part of it."""
+
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""The errors of accept() where a connection waits and cannot be taken."""
+
+
+def accept(listening: socket.socket) -> tuple[socket.socket, Any] | None:
+    """Accept a connection and return it with its address, None where none waits.
+
+    accept() takes a descriptor before it looks for a connection, so that it fails without one even where none waits.
+
+    Raises:
+        OSError: A connection waits and cannot be taken.
+    """
+    try:
+        return listening.accept()
+    except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        return None
+    except OSError:
+        waiting = select.poll()
+        waiting.register(listening, select.POLLIN)
+        if waiting.poll(0):
+            raise
+        return None
 
 
 def may_be_rank(number: int) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
-from tachograph.node.descriptors import may_be_rank
+from tachograph.node.descriptors import NO_DESCRIPTOR, accept, may_be_rank
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
@@ -165,11 +165,9 @@ class Listener:
         listening = self._bound.sock
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                sock, _ = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                accepted = accept(listening)
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno not in NO_DESCRIPTOR:
                     raise
                 self.refused["descriptors"] += 1
                 self._lines.warning(f"ranks cannot connect: {error.strerror}")
@@ -178,6 +176,9 @@ class Listener:
                 # Waiting connections stay in the queue: retried at once, accept() would fail again.
                 self._pause(FULL_SECONDS)
                 return
+            if accepted is None:
+                return
+            sock, _ = accepted
             if not may_be_rank(sock.fileno()):
                 self._refuse(sock, "descriptors", "no file descriptor is left here for another rank: wait a second")
                 self._lines.warning(f"ranks cannot connect: {os.strerror(errno.EMFILE)}")

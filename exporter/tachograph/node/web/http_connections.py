@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 import ssl
 import time
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from tachograph.node.descriptors import most_http
+from tachograph.node.descriptors import NO_DESCRIPTOR, accept, most_http
 from tachograph.node.log import OncePerMinute
 from tachograph.node.web.readers import STRANGER, PeerUser
 
@@ -38,7 +39,6 @@ TURNS = 16
 PAUSE_SECONDS = 0.1
 """Time for which no connection is accepted after file descriptors ran out."""
 
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _IPV6_GROUP_BYTES = 8
 _log = logging.getLogger(__name__)
 
@@ -271,12 +271,13 @@ class HttpConnections:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(max(1, self.most // TURNS)):
             try:
-                sock, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                accepted = accept(listening)
             except OSError as error:
                 self._out_of_descriptors(error)
                 return
+            if accepted is None:
+                return
+            sock, address = accepted
             user = PeerUser.of(sock) if listening.family == socket.AF_UNIX else None
             security = OPEN if listening is self._own else self.security
             self._take(sock, _group(address) if user is None else f"uid {user.uid}", security, user)
@@ -286,7 +287,11 @@ class HttpConnections:
         self.accepted += 1
         held = len(self._connections)
         if held >= self.most or held >= most_http():
-            self.refused["node_limit" if held >= self.most else "descriptors"] += 1
+            if held >= self.most:
+                self.refused["node_limit"] += 1
+            else:
+                self.refused["descriptors"] += 1
+                self._log_not_accepted(os.strerror(errno.EMFILE))
             leaving = self._who_gives_way(now)
             if leaving is None:
                 sock.close()
@@ -322,8 +327,8 @@ class HttpConnections:
 
     def _out_of_descriptors(self, error: OSError) -> None:
         """Close the longest idle connection to make room, and stop accepting for a moment."""
-        self._lines.warning(f"HTTP connections cannot be accepted: {error.strerror}")
-        if error.errno in _NO_DESCRIPTOR:
+        self._log_not_accepted(error.strerror)
+        if error.errno in NO_DESCRIPTOR:
             self.refused["descriptors"] += 1
             leaving = self._who_gives_way(self.clock())
             if leaving is not None:
@@ -332,6 +337,9 @@ class HttpConnections:
         for sock in self._listening:
             loop.remove_reader(sock)
         loop.call_later(PAUSE_SECONDS, self._resume)
+
+    def _log_not_accepted(self, reason: str | None) -> None:
+        self._lines.warning(f"HTTP connections cannot be accepted: {reason}")
 
     def _resume(self) -> None:
         loop = asyncio.get_running_loop()
