@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,10 @@ TURN_SECONDS = 0.005
 
 CONNECT_SECONDS = 0.001
 """The pause after each connect of a held connection: those that overflow the kernel's queue are not held."""
+
+WITNESS_UID, WITNESS_RUN = 1234, "witness"
+WITNESS = f"uid:{WITNESS_UID}/{WITNESS_RUN}"
+"""The run that attacks aim at, by its name on the exporter's page: its user has no name here."""
 
 Achieved = dict[str, float]
 
@@ -391,7 +396,7 @@ def claims(target: Target) -> Achieved:
             [_state({"threshold": {"hang_seconds": 1e9}})],
             1.0,
         )
-        for i, run in enumerate(["witness", "0d4f5f6e-0000-4000-8000-000000000000"] * 31)
+        for i, run in enumerate([WITNESS_RUN, "0d4f5f6e-0000-4000-8000-000000000000"] * 31)
     ]
     return _drive(clients, target)
 
@@ -401,8 +406,9 @@ def boxes(target: Target) -> Achieved:
     text = json.dumps({"rank": 0, "log": ["x" * 200] * 150})
     part = _line(type="box", id=1, part=0, parts=1, time=1.0, reason="made up", text=text)
     clients = [Client(target.unix, _hello("boxes", i), [part], 1.0) for i in range(62)]
-    page = b"GET /blackbox/witness HTTP/1.1\r\nHost: a\r\n\r\n"
-    ask = b"POST /api/blackbox/witness/capture HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+    run = urllib.parse.quote(WITNESS, safe="")
+    page = f"GET /blackbox/{run} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+    ask = f"POST /api/blackbox/{run}/capture HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
     readers = [Client(target.tcp, b"", [page, ask], 2.0) for _ in range(12)]
     return _drive([*clients, *readers], target, "boxes, pages/s")
 

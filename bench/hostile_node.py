@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hostile_witness import SHOWN
+from hostile_attacks import WITNESS
 from observe import children, fake_nvml, resident_mb, scrape
 
 DESCRIPTORS = 1024
@@ -67,8 +67,8 @@ class Node:
         except OSError:
             return None
         lines = [line for line in page.splitlines() if line and not line.startswith("#")]
-        others = sum(f'run="{SHOWN}"' not in line for line in lines)
-        runs = f'tachograph_rank_state{{run="{SHOWN}",rank="0",state="running"}} 1' in lines
+        others = sum(f'run="{WITNESS}"' not in line for line in lines)
+        runs = f'tachograph_rank_state{{run="{WITNESS}",rank="0",state="running"}} 1' in lines
         return Look(took, others, descriptors, self.resident_mb(), runs)
 
 
@@ -81,7 +81,8 @@ def node(library: Path | None, retention: float, core: int | None) -> Iterator[N
         socket, log = folder / "rank.sock", folder / "log"
         environment = {**os.environ} | ({"LD_LIBRARY_PATH": str(library)} if library else {})
         command = [sys.executable, "-m", "tachograph", "exporter", "--web.listen-address=127.0.0.1:0"]
-        command += [f"--socket={socket}", "--gpu.kmsg=", f"--ranks.retention={retention:g}s"]
+        command += [f"--socket={socket}", "--gpu.kmsg="]
+        command += [f"--ranks.retention={retention:g}s", f"--ranks.retention-finished={retention:g}s"]
         with log.open("wb") as stderr:
             process = subprocess.Popen(
                 command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr,

@@ -12,12 +12,13 @@ import gzip
 import http.client
 import json
 import os
-import re
 import sys
 import threading
 import time
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from hostile_attacks import WITNESS
 
 PERIOD = 0.25
 TIMEOUT = 4.0
@@ -31,7 +32,7 @@ HEADERS = {
     "Accept-Encoding": "gzip",
     "X-Prometheus-Scrape-Timeout-Seconds": f"{TIMEOUT:g}",
 }
-DEAD = re.compile(r'^tachograph_rank_state\{run="uid:1234/witness",rank="1",state="dead"\} 1$', re.M)
+DEAD = f'\ntachograph_rank_state{{run="{WITNESS}",rank="1",state="dead"}} 1\n'
 
 
 class Scraper:
@@ -125,7 +126,7 @@ def main() -> None:
         took, page = scraper.scrape()
         times.append(took)
         if page:
-            forgotten += not DEAD.search(page)
+            forgotten += DEAD not in page
             pages = sorted([*pages, page], key=len)[-1:]
         time.sleep(max(0.0, begin + len(times) * PERIOD - time.monotonic()) if took < PERIOD else 0.0)
     over.set()
