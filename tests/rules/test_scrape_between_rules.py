@@ -160,7 +160,7 @@ STORIES = {
         ends=300,
         empty=(
             'count_over_time(ALERTS{alertname=~"InvariantBroken|SilentDataCorruptionSuspected"}[4m])',
-            "absent(run:invariant:median)",
+            "absent(rank:invariant_differing:value)",
         ),
     ),
 }
