@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -232,3 +234,30 @@ def test_a_peak_is_seen_for_a_minute_at_least(hand: Any) -> None:
     assert peak.read() == 0.5
     hand.turn(2 * HALF_SECONDS)
     assert peak.read() == 0.0
+
+
+def test_who_waits_is_served_in_turn() -> None:
+    """Ten connections over one share: what is left serves one, the first first; no other wakes."""
+    now, served = 0.0, list[int]()
+    share = Shares(lambda: now).of(1)
+    unit = WORK_BURST + 0.001
+
+    def go_on(number: int) -> None:
+        served.append(number)
+        share.spend(unit)
+        if number < 5:
+            share.in_turn(functools.partial(go_on, number + 100))
+
+    async def body() -> None:
+        nonlocal now
+        share.spend(unit)
+        for number in range(10):
+            share.in_turn(functools.partial(go_on, number))
+        for expected in range(1, 16):
+            now += unit / WORK_RATE
+            async with asyncio.timeout(10):
+                while len(served) < expected:
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(body())
+    assert served == [*range(10), *range(100, 105)]

@@ -17,6 +17,7 @@ from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, 
 from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.ranks.shares import SHORTEST_WAIT_SECONDS
 from tachograph.node.ranks.stack_memory import StackMemory
 from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
 
@@ -26,9 +27,6 @@ stopped, and the last one may be a bye."""
 
 PAUSE_SECONDS = 0.25
 """Time for which a connection that exceeds its limits is not read; the kernel then blocks its writer."""
-
-SHORTEST_WAIT_SECONDS = 0.02
-"""Shortest time for which a user over the CPU share is not read, so that not every frame causes a wake-up."""
 
 MAX_KEPT_BYTES = 4 * 2**20
 """Bytes of unfinished and waiting frames of one user, over all connections: 64 frames of maximum length."""
@@ -203,10 +201,10 @@ class RankConnection(asyncio.BufferedProtocol):
         for position, line in enumerate(lines):
             if self._ended:  # by us; what a sender wrote before it left is read, though no answer reaches it any more
                 return
-            wait = self._share.wait_seconds()
-            if wait > 0 or (not self.greeted and self._table.is_owner_awaited(self.peer.uid)):
+            is_over = self._share.wait_seconds() > 0
+            if is_over or (not self.greeted and self._table.is_owner_awaited(self.peer.uid)):
                 self._held = b"\n".join((*lines[position:], rest))
-                self._pause(max(wait, SHORTEST_WAIT_SECONDS))
+                self._pause(None if is_over else SHORTEST_WAIT_SECONDS)
                 return
             began = time.thread_time()
             taken = self._line(line)
@@ -379,10 +377,15 @@ class RankConnection(asyncio.BufferedProtocol):
         self.answer(ok=False, error=message)
         _log.debug("frame refused", extra={"reason": reason, "error": message, **self.peer._asdict()})
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float | None) -> None:
+        """Read nothing for so long, without a time until it is this connection's turn in its user's share."""
         transport = self._transport
-        if transport is not None and transport.is_reading() and not self._ended:
-            transport.pause_reading()
+        if transport is None or not transport.is_reading() or self._ended:
+            return
+        transport.pause_reading()
+        if seconds is None:
+            self._share.in_turn(self._resume)
+        else:
             asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def _resume(self) -> None:

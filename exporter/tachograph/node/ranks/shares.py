@@ -7,8 +7,9 @@ refused where it is wanted, and counted and logged here.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 from tachograph.catalog import index as catalog
@@ -25,6 +26,9 @@ WORK_BURST = 0.02
 CONNECTION_COST = 0.0003
 """CPU seconds charged for an accepted connection, which asyncio sets up and tears down unmeasured."""
 
+SHORTEST_WAIT_SECONDS = 0.02
+"""Shortest time for which a user over the CPU share is not read, so that not every frame causes a wake-up."""
+
 MOST_USERS = 32
 """Users that the counter of exceeded shares tells apart, since with user namespaces one person can have many uids."""
 
@@ -37,12 +41,16 @@ _log = logging.getLogger(__name__)
 class Share:
     """The connections, bytes, series and names of one user, and the CPU time left to spend."""
 
-    __slots__ = ("_refilled", "_shares", "_spent", "connections", "kept_bytes", "names", "series")
+    __slots__ = (
+        "_is_awaited", "_refilled", "_shares", "_spent", "_waiting", "connections", "kept_bytes", "names", "series",
+    )  # fmt: skip
 
     def __init__(self, shares: Shares, now: float) -> None:
         self._shares = shares
         self._spent = 0.0
         self._refilled = now
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_awaited = False
         self.connections = 0
         self.kept_bytes = 0
         self.series = 0
@@ -64,6 +72,26 @@ class Share:
         self._spent = max(0.0, self._spent - (now - self._refilled) * rate)
         self._refilled = now
         return max(0.0, (self._spent - WORK_BURST / self._shares.users) / rate)
+
+    def in_turn(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` once some of the share is left, after those of this user that wait already.
+
+        One at a time: if all woke whenever a little is left, their waking would be the work.
+        """
+        self._waiting.append(go_on)
+        if not self._is_awaited:
+            self._await()
+
+    def _await(self) -> None:
+        self._is_awaited = True
+        asyncio.get_running_loop().call_later(max(self.wait_seconds(), SHORTEST_WAIT_SECONDS), self._serve)
+
+    def _serve(self) -> None:
+        while self._waiting and not self.wait_seconds():
+            self._waiting.popleft()()
+        self._is_awaited = False
+        if self._waiting:
+            self._await()
 
 
 class Shares:

@@ -103,5 +103,4 @@ def shares(numbers: Mapping[Rank, float]) -> dict[str, SharedNumber]:
 
 def _most(steps: list[float]) -> float:
     """Return the step that most ranks show; the earlier of two."""
-    counts = Counter(steps)
-    return min(counts, key=lambda step: (-counts[step], step))
+    return min(set(steps), key=lambda step: (-steps.count(step), step))
