@@ -128,7 +128,8 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadePast]:
     of_nodes(page, start, chance)
     for at in range(start, end, 60):
         page.add("run:alive_timestamp_seconds:max", at, at, run="well")
-    for run in ("hurt", "well"):
+        page.add("node:run:info", at, 1, run="beside", instance="node-07" if at < start + LENGTH // 4 else "node-08")
+    for run in ("hurt", "well", "beside"):
         for at in range(start, end, 1800):
             page.add("tachograph_rank_info", at, 1, run=run, rank="0", instance="node-05")
     page.write(folder / "samples.txt")

@@ -124,6 +124,20 @@ def test_regular_uptimes_and_hours() -> None:
     assert not periodicities({"r": run(nights[: HANDFUL - 1])})
 
 
+def crash_loops(chance: random.Random) -> RunPast:
+    """Return a run that fails at random, and then a few times more, twenty minutes or so after each start."""
+    failures = []
+    for begun in events(7, chance):
+        between = chance.uniform(300, 3000)
+        failures += [begun + 1000 + place * between for place in range(chance.randint(3, 8))]
+    return run([at for at in merged(failures, 900) if at < END])
+
+
+def test_a_loop_of_crashes_is_no_regularity() -> None:
+    """It has one cause: of 60 runs with such loops five are called regular at most."""
+    assert sum(bool(periodicities({"r": crash_loops(random.Random(seed))})) for seed in range(60)) <= 5
+
+
 def test_chances_of_nodes() -> None:
     """Against numbers that are known: of 10 throws of a coin 8 or more heads; any count of thousands."""
     assert at_least(8, 10, 0.5) == pytest.approx(56 / 1024)

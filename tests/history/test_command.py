@@ -102,6 +102,13 @@ def test_one_run_alone(past: MadePast, capsys: pytest.CaptureFixture[str], run: 
     assert "×" not in text
 
 
+def test_incidents_of_a_runs_nodes_are_its_own(past: MadePast, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever run's alert named a node first in that hour, as long as this one was there: a quarter of the time."""
+    assert main(asked(past, "beside", "--json")) == 0
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert (node["node"], node["incidents"], node["runs"]) == ("node-07", 3, ["run-0", "run-1", "run-2"])
+
+
 def test_wrong_arguments(past: MadePast, capsys: pytest.CaptureFixture[str]) -> None:
     """One line that says what to do."""
     for wrong in (["--since", "soon"], ["--since", "5m"], ["--since", "10y"], ["--within", "1s"]):

@@ -17,6 +17,9 @@ CONFIDENCE = 1 - 0.05 / len(EVENTS)
 """Of each interval, so that all of them hold with 95 %."""
 RUNNING = 600.0
 """Seconds before a failure within which the run must have run, or the failure is of something else."""
+BURST = 1200.0
+"""Failures of a run that follow each other within so many seconds, as in a loop of crashes, have one cause: the first
+counts."""
 PERIODS = (("hour", 3600.0), ("day", 86_400.0), ("week", 7 * 86_400.0))
 SEEN = 3
 """Periods that a run must have run for, or nothing is said of them."""
@@ -70,13 +73,13 @@ def _precedence(kind: str, runs: Iterable[RunPast], longest: float) -> Precedenc
         times = past.events[kind]
         events += len(times)
         share = _share_soon(past.minutes, times, within)
-        for at in _failures(past):
+        for at in _bursts(past):
             soon = _is_soon(at, times, within)
             if 0 < share < 1:
                 shares.append(share)
                 count += soon
     found = Precedence(kind, events, within, len(shares), count, sum(shares), "too few")
-    if events >= HANDFUL and sum(len(_failures(past)) for past in runs) >= HANDFUL > len(shares):
+    if events >= HANDFUL and sum(len(_bursts(past)) for past in runs) >= HANDFUL > len(shares):
         return _with(found, "always")
     if min(events, len(shares)) < HANDFUL or max(count, found.expected) < HANDFUL:
         return found
@@ -101,6 +104,11 @@ def _failures(past: RunPast) -> list[float]:
     return [one.at for one in past.failures if _last(past.minutes, one.at) >= one.at - RUNNING]
 
 
+def _bursts(past: RunPast) -> list[float]:
+    """Return the first failure of each burst before which the run ran."""
+    return merged(_failures(past), BURST)
+
+
 def _last(times: Sequence[float], at: float) -> float:
     """Return the last of the sorted times up to a moment."""
     place = bisect_right(times, at)
@@ -122,17 +130,18 @@ def _share_soon(minutes: Sequence[float], events: Sequence[float], within: float
 
 def periodicities(runs: Mapping[str, RunPast]) -> list[Periodicity]:
     """Return what is regular about the times of failures; nothing of fewer than a handful."""
-    times = [at for past in runs.values() for at in _failures(past)]
-    uptimes = [at - begun for past in runs.values() for at in _failures(past) if (begun := _last(past.starts, at)) > 0]
+    times = [at for past in runs.values() for at in _bursts(past)]
+    uptimes = [at - begun for past in runs.values() for at in _bursts(past) if (begun := _last(past.starts, at)) > 0]
     found = []
     if len(uptimes) >= HANDFUL:
         mean, spread = statistics.fmean(uptimes), statistics.stdev(uptimes)
         if spread < REGULAR * mean and mean > 10 * STEP:
             found.append(Periodicity("uptime", mean, spread, None, len(uptimes)))
     long = max((past.minutes[-1] - past.minutes[0] for past in runs.values() if past.minutes), default=0.0)
-    if len(merged(times)) >= HANDFUL:
-        for name, period in PERIODS:
-            at, chance = gathered(merged(times), period)
-            if chance < 0.05 / len(PERIODS) and long >= SEEN * period:
-                found.append(Periodicity(name, at, None, chance, len(merged(times))))
+    for name, period in PERIODS:
+        apart = merged(times, period / 2)
+        if len(apart) >= HANDFUL and long >= SEEN * period:
+            at, chance = gathered(apart, period)
+            if chance < 0.05 / len(PERIODS):
+                found.append(Periodicity(name, at, None, chance, len(apart)))
     return found

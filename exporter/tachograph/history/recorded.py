@@ -19,6 +19,8 @@ SAME_FAILURE = 900.0
 """Alerts of a run that follow each other within so many seconds are one failure."""
 SAME_INCIDENT = 3600.0
 """An incident of a node is recorded for its first minutes, and the next one an hour after it at the earliest."""
+LATELY = 300.0
+"""An incident of a node is one of a run that was there within so many seconds before: a dead node shows no run."""
 SAME_EVENT = 180.0
 JUMP = 1.2
 """A learning rate that changes by this factor within a minute changes by more than a schedule does."""
@@ -92,8 +94,10 @@ def read(prometheus: Prometheus, start: float, end: float, run: str = "") -> Rec
 
 
 def _incidents(prometheus: Prometheus, start: float, end: float, selector: str) -> Iterator[NodeIncident]:
+    """Yield the incidents of nodes; of a run, those of its nodes while it was there, whichever run was named."""
     last: dict[str, float] = {}
-    found = prometheus.samples(f"{BLAMED}{{{selector}}}", end - start, end)
+    was_there = _nodes_of(prometheus, start, end, selector) if selector else None
+    found = prometheus.samples(BLAMED, end - start, end)
     for at, began, labels in sorted(
         ((at, began, series.labels) for series in found for at, began in series.samples), key=lambda one: one[:2]
     ):
@@ -102,7 +106,21 @@ def _incidents(prometheus: Prometheus, start: float, end: float, selector: str) 
         )
         if at - last.get(node, float("-inf")) >= SAME_INCIDENT:
             last[node] = at
-            yield NodeIncident(began, alert, node, *others)
+            if was_there is None or was_there(node, began):
+                yield NodeIncident(began, alert, node, *others)
+
+
+def _nodes_of(prometheus: Prometheus, start: float, end: float, selector: str) -> Callable[[str, float], bool]:
+    """Return whether a run was on a node at a time, or up to five minutes before."""
+    found = _asked(prometheus, f"group by (instance) (node:run:info{{{selector}}})", start, end)
+    times = {labels.get("instance", ""): [at for at, _ in samples] for labels, samples in found}
+
+    def was_there(node: str, at: float) -> bool:
+        known = times.get(node, [])
+        place = bisect_left(known, at - LATELY)
+        return place < len(known) and known[place] <= at + STEP
+
+    return was_there
 
 
 def _runs(prometheus: Prometheus, start: float, end: float, of_run: str) -> dict[str, RunPast]:
@@ -191,12 +209,12 @@ def _jumps(samples: Samples) -> Iterator[float]:
             yield at - STEP
 
 
-def merged(times: Iterable[float]) -> list[float]:
-    """Return times in their order, without those that follow another closely."""
+def merged(times: Iterable[float], apart: float = SAME_EVENT) -> list[float]:
+    """Return times in their order, without those that follow another within so many seconds."""
     found: list[float] = []
     last = float("-inf")
     for at in sorted(times):
-        if at - last > SAME_EVENT:
+        if at - last > apart:
             found.append(at)
         last = at
     return found
