@@ -69,7 +69,25 @@ def test_another_batch_is_compared_by_throughput(write: Write, capsys: Any) -> N
     status, found = as_json(capsys, write("a"), write("b", 0.5, tokens=8192.0, loss=9.0))
     assert (status, found["verdict"]) == (0, "improvement")
     assert row(found, "step_time")["verdict"] == row(found, "loss")["verdict"] == "not judged"
-    assert found["notes"] == ["tokens per step: 4096 in the first, 8192 in the second"]
+    assert found["notes"][0] == "tokens per step: 32.8k and 65.5k"
+    status, found = as_json(capsys, write("a"), write("c", 0.08, tokens=4096 * 1.08))
+    assert (status, found["verdict"]) == (0, "within the limit"), "8 % more tokens in 8 % more time"
+
+
+def test_several_runs_of_each_side(write: Write, capsys: Any) -> None:
+    """How far runs of one side differ widens the interval, and all are listed; of one run each that is not known."""
+    alone = row(as_json(capsys, write("a"), write("b", 0.05))[1], "step_time")
+    sides = [[write(f"a{i}", 0.02 * i) for i in range(3)], [write(f"b{i}", 0.05 + 0.02 * i) for i in range(2)]]
+    status, found = as_json(capsys, *sides[0], "--", *sides[1])
+    together = row(found, "step_time")
+    assert (status, found["verdict"]) == (3, "inconclusive")
+    assert together["interval"][0] < alone["interval"][0] < alone["interval"][1] < together["interval"][1]
+    assert [one["run"] for one in (found["first"], *found["more_first"], found["second"], *found["more_second"])] == [
+        "a0", "a1", "a2", "b0", "b1",
+    ]  # fmt: skip
+    assert not found["notes"]
+    assert main([str(sides[0][0]), "--", str(sides[1][0])]) in (0, 1)
+    assert "how far runs of the same code differ is not in these intervals" in capsys.readouterr().out
 
 
 def test_too_few_steps_are_inconclusive(write: Write, capsys: Any) -> None:
@@ -140,6 +158,11 @@ def test_files_that_cannot_be_had(write: Write, tmp_path: Path, capsys: Any) -> 
     ("arguments", "says"),
     [
         (["a"], "expected two runs or files, not 1"),
+        (["a", "b", "c"], "not 3; of several on each side, -- stands between"),
+        (["a", "a2", "--"], "expected runs or files on each side of one --"),
+        (["--", "b"], "expected runs or files on each side of one --"),
+        (["a", "--", "b", "--", "c"], "expected runs or files on each side of one --"),
+        (["a", "a2", "--", "b", "--fixes", "DataStall"], "--fixes takes one run on each side"),
         (["a", "b", "--moment", "2h"], "expected one run, not 2"),
         (["a", "b", "--limit", "0"], "expected a percentage above 0"),
         (["a", "b", "--limit", "speed=5"], "no measure 'speed'"),

@@ -1,4 +1,7 @@
-"""`tachograph compare A B`: whether a run is slower, larger or worse than another, and whether a fix is one."""
+"""`tachograph compare A B`: whether a run is slower, larger or worse than another, and whether a fix is one.
+
+Of several runs on each side: `tachograph compare A A2 -- B B2`.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ A and B are runs that Prometheus knows, files that --save wrote, or files that `
 
 examples:
   tachograph compare llama-70b-monday llama-70b-tuesday
+  tachograph compare main-1.json main-2.json main-3.json -- mine-1.json mine-2.json
   tachograph compare llama-70b --moment 2026-01-31T14:00:00Z --window 30m
   tachograph compare llama-70b --moment 3h --fixes DataStall
   tachograph compare --save main.json llama-70b --since 2h
@@ -43,11 +47,15 @@ exit status:
   4  a run or a file is not available
 """
 
+BETWEEN = ""
+"""In place of `--` for the parser, which leaves that out: no run and no file has this name."""
+
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="tachograph compare",
         usage="tachograph compare [options] A B\n"
+        "       tachograph compare [options] A A2 … -- B B2 …\n"
         "       tachograph compare [options] --moment TIME RUN\n"
         "       tachograph compare [options] --save FILE RUN",
         description=fill(
@@ -58,7 +66,10 @@ def _parser() -> CommandParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a file: two, or one with --moment or --save")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN",
+        help="a run, or a file: two, or one with --moment or --save; of several on each side, -- stands between",
+    )  # fmt: skip
     parser.add_argument("--moment", metavar="TIME", help="compare one run before and after this: 2h (ago), or ISO")
     parser.add_argument(
         "--window", metavar="TIME", help="of a run in Prometheus: how much of it, at most (default: 2h)"
@@ -82,16 +93,17 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit status."""
     parser = _parser()
     try:
-        given = parser.parse_args(arguments)
+        given = parser.parse_args([BETWEEN if one == "--" else one for one in arguments])
     except SystemExit as end:
         return int(end.code or 0)
     from tachograph.compare.recording import RecordingError  # these are in an extra
 
     try:
-        limits = _checked(parser, given)
+        limits = _limits(parser, given)
+        sides = _sides(parser, given)
         if given.save is not None:
             return _save(given)
-        return _compare(given, limits)
+        return _compare(given, sides, limits)
     except SystemExit as end:
         return int(end.code or 0)
     except (PrometheusError, RecordingError) as error:
@@ -106,8 +118,10 @@ def as_object(comparison: Comparison, fix: FixVerdict | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "version": 1,
         "verdict": comparison.verdict,
-        "first": _run_object(comparison.first),
-        "second": _run_object(comparison.second),
+        "first": _run_object(comparison.first[0]),
+        "second": _run_object(comparison.second[0]),
+        "more_first": [_run_object(run) for run in comparison.first[1:]],
+        "more_second": [_run_object(run) for run in comparison.second[1:]],
         "measures": [_row_object(row) for row in comparison.rows],
         "notes": list(comparison.notes),
     }
@@ -130,16 +144,32 @@ def _row_object(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _checked(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, float]:
-    """Return the limits as shares; exit with a usage error if the arguments do not fit."""
-    wanted = 1 if given.moment or given.save else 2
+def _sides(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the runs of both sides, of one alone with --moment or --save; exit if the arguments do not fit."""
+    runs: list[str] = given.runs
     if given.moment and given.save:
         parser.error("--moment compares, --save does not: give one of them")
-    if len(given.runs) != wanted:
-        names = "one run" if wanted == 1 else "two runs or files"
-        parser.error(f"expected {names}, not {len(given.runs)}")
     if given.moment and (given.since or given.until):
         parser.error("--moment goes with --window, not with --since and --until")
+    if given.moment or given.save:
+        if len(runs) != 1:
+            parser.error(f"expected one run, not {len(runs)}")
+        return runs, []
+    if BETWEEN not in runs:
+        if len(runs) != 2:
+            parser.error(f"expected two runs or files, not {len(runs)}; of several on each side, -- stands between")
+        return runs[:1], runs[1:]
+    place = runs.index(BETWEEN)
+    first, second = runs[:place], runs[place + 1 :]
+    if not first or not second or BETWEEN in second:
+        parser.error("expected runs or files on each side of one --")
+    if given.fixes and len(first) + len(second) > 2:
+        parser.error("--fixes takes one run on each side")
+    return first, second
+
+
+def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, float]:
+    """Return the limits as shares; exit with a usage error for one that is none."""
     return {name: share for text in given.limit for name, share in [_limit(parser, text)]}
 
 
@@ -161,7 +191,7 @@ def _limit(parser: argparse.ArgumentParser, text: str) -> tuple[str, float]:
 def _save(given: argparse.Namespace) -> int:
     from tachograph.compare.recording import save
 
-    recording = _recordings(given)[0]
+    recording = _recording(given, given.runs[0])
     size = save(recording, given.save)
     what = f"{given.save}: {recording.run}, {duration_text(recording)} from {recording.source}, {size:,} bytes"
     if given.json:
@@ -178,12 +208,12 @@ def duration_text(recording: RecordedRun) -> str:
     return span(recording.seconds)
 
 
-def _compare(given: argparse.Namespace, limits: dict[str, float]) -> int:
+def _compare(given: argparse.Namespace, sides: tuple[list[str], list[str]], limits: dict[str, float]) -> int:
     from tachograph.compare import fix as fixes
     from tachograph.compare import text
     from tachograph.compare.comparison import INCONCLUSIVE, REGRESSION, compare
 
-    first, second = _recordings(given)
+    first, second = _around(given) if given.moment else [[_recording(given, name) for name in side] for side in sides]
     comparison = compare(first, second, limits)
     fix = fixes.judge(given.fixes, comparison) if given.fixes else None
     if given.json:
@@ -194,18 +224,17 @@ def _compare(given: argparse.Namespace, limits: dict[str, float]) -> int:
     return {REGRESSION: 1, fixes.NOT_FIXED: 1, INCONCLUSIVE: 3}.get(verdict, 0)
 
 
-def _recordings(given: argparse.Namespace) -> list[RecordedRun]:
-    """Return the recordings that the arguments name, two for a moment."""
-    if not given.moment:
-        return [_recording(given, name) for name in given.runs]
-    (name,) = given.runs
+def _around(given: argparse.Namespace) -> tuple[list[RecordedRun], list[RecordedRun]]:
+    """Return the recording of a run before a moment, and after it."""
     from tachograph.compare.recording import RecordingError
 
+    (name,) = given.runs
     if _file(name) is not None:
         raise RecordingError(f"{name} is a file: --moment asks Prometheus")
     now = time.time()
     prometheus, at, length = Prometheus(given.prometheus, 60.0), _time(given.moment, now), _length(given.window)
-    return [_of_run(given, prometheus, name, *part) for part in ((at - length, at), (at, min(at + length, now)))]
+    before, after = (at - length, at), (at, min(at + length, now))
+    return [_of_run(given, prometheus, name, *before)], [_of_run(given, prometheus, name, *after)]
 
 
 def _recording(given: argparse.Namespace, name: str) -> RecordedRun:

@@ -1,11 +1,12 @@
-"""Two recordings beside each other: the change of each measure, its interval, and what that says."""
+"""Recordings on two sides: the change of each measure, its interval, and what that says."""
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tachograph import humanize
 from tachograph.compare import interval
@@ -19,8 +20,9 @@ REGRESSION, IMPROVEMENT, WITHIN, INCONCLUSIVE, NOT_JUDGED = (
 LIMIT = 0.05
 """A change for the worse that must not pass, as a share."""
 
-SAME_WORK = 0.1
-"""Steps of two runs that differ by more than this in their tokens or samples are not the same work."""
+SAME_WORK, SAME_LEARNING = 0.01, 0.1
+"""Steps that differ by more than this in their tokens or samples are not compared by their time, which those a second
+are; by their loss neither, from the second on."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two recordings, a row for each measure that both have, and what makes them hard to compare."""
+    """Recordings on two sides, a row for each measure that all have, and what makes them hard to compare."""
 
-    first: RecordedRun
-    second: RecordedRun
+    first: Sequence[RecordedRun]
+    second: Sequence[RecordedRun]
     rows: Sequence[Row]
     notes: Sequence[str]
 
@@ -62,88 +64,121 @@ class Comparison:
 SPEED = ("step_time", "throughput", "samples", "mfu")
 
 
-def compare(first: RecordedRun, second: RecordedRun, limits: Mapping[str, float] | None = None) -> Comparison:
+def compare(
+    first: Sequence[RecordedRun], second: Sequence[RecordedRun], limits: Mapping[str, float] | None = None
+) -> Comparison:
     """Return the comparison. `limits` are shares by a measure's name, that of `` for all that have none."""
     limits = limits or {}
-    unlike, notes = _unlike(first, second)
+    unlike, notes = _unlike([*first, *second])
+    if len(first) == len(second) == 1 and first[0].run != second[0].run:
+        notes.append("how far runs of the same code differ is not in these intervals: give more (A A2 -- B B2)")
     rows = []
     for measure in MEASURES:
         limit = limits.get(measure.name, limits.get("", LIMIT))
         judged = measure.judged or measure.name in limits
         if (row := _row(measure, first, second, limit, judged=judged)) is not None:
             if why := unlike.get(measure.name, ""):
-                row = Row(measure, row.first, row.second, row.change, row.low, row.high, limit, NOT_JUDGED, why)
+                row = replace(row, verdict=NOT_JUDGED, why=why)
             rows.append(row)
     return Comparison(first, second, rows, notes)
 
 
-def _unlike(first: RecordedRun, second: RecordedRun) -> tuple[dict[str, str], list[str]]:
+def _unlike(runs: Sequence[RecordedRun]) -> tuple[dict[str, str], list[str]]:
     """Return why measures cannot be judged, by name, and a note on each fact that differs."""
     unlike: dict[str, str] = {}
     notes = []
     for fact, spoiled in _SPOILS.items():
-        a, b = first.facts.get(fact), second.facts.get(fact)
-        if a is None or b is None or a == b:
-            continue
-        if not isinstance(a, str) and not isinstance(b, str):
-            if fact.endswith("_per_step") and abs(b - a) <= SAME_WORK * abs(a):
-                continue
-            a, b = humanize.significant(a, zeros=False), humanize.significant(b, zeros=False)
-        notes.append(f"{fact.replace('_', ' ')}: {a} in the first, {b} in the second")
-        unlike |= dict.fromkeys(spoiled, f"another {fact.replace('_', ' ')}")
+        known = [value for run in runs if (value := run.facts.get(fact)) is not None]
+        differing = {name for name, same in spoiled.items() if any(_differ(known[0], one, same) for one in known[1:])}
+        unlike |= dict.fromkeys(differing, f"another {fact.replace('_', ' ')}")
+        if differing or (not spoiled and len(set(known)) > 1):
+            shown = [one if isinstance(one, str) else humanize.short(one) for one in known]
+            notes.append(f"{fact.replace('_', ' ')}: {' and '.join(dict.fromkeys(shown))}")
     return unlike, notes
 
 
+def _differ(one: float | str, other: float | str, same: float) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return one != other
+    return abs(other - one) > same * abs(one)
+
+
 _STEPWISE = ("step_time", "mean_step_time", "loss")
-_SPOILS = {
-    "tokens_per_step": _STEPWISE,
-    "samples_per_step": _STEPWISE,
-    "ranks": (),
-    "precision": (*_STEPWISE, "mfu", "memory", "reserved"),
-    "flops_convention": ("mfu",),
-    "device": ("memory", "reserved"),
+_WORK = {"step_time": SAME_WORK, "mean_step_time": SAME_WORK, "loss": SAME_LEARNING}
+_SPOILS: Mapping[str, Mapping[str, float]] = {
+    "tokens_per_step": _WORK,
+    "samples_per_step": _WORK,
+    "ranks": {},
+    "precision": dict.fromkeys((*_STEPWISE, "mfu", "memory", "reserved"), 0.0),
+    "flops_convention": {"mfu": 0.0},
+    "device": {"memory": 0.0, "reserved": 0.0},
 }
-"""What can differ, and the measures that cannot be judged then."""
+"""What can differ, and the measures that cannot be judged then: from which share on, 0 for any."""
 
 
-def _row(measure: Measure, first: RecordedRun, second: RecordedRun, limit: float, *, judged: bool) -> Row | None:
+def _row(
+    measure: Measure, first: Sequence[RecordedRun], second: Sequence[RecordedRun], limit: float, *, judged: bool
+) -> Row | None:
     """Return the row of a measure, None where one of the recordings lacks it."""
     if measure.statistic is Statistic.PAIRED:
         return _paired(measure, first, second, limit, judged=judged)
-    a, b = first.measures.get(measure.series, ()), second.measures.get(measure.series, ())
-    if not a or not b:
+    if not all(run.measures.get(measure.series) for run in (*first, *second)):
         return None
     if measure.statistic is Statistic.LARGEST:
-        return _levels(measure, a, b, limit, judged=judged)
+        return _levels(measure, first, second, limit, judged=judged)
     return _typical(measure, first, second, limit, judged=judged)
 
 
-def _levels(measure: Measure, a: Sequence[Sample], b: Sequence[Sample], limit: float, *, judged: bool) -> Row | None:
-    """Return the row of a level, which has no interval."""
-    first, second = (max(value for _, value in each) for each in (a, b))
-    if first <= 0:
+def _levels(
+    measure: Measure, first: Sequence[RecordedRun], second: Sequence[RecordedRun], limit: float, *, judged: bool
+) -> Row | None:
+    """Return the row of a level: where it never varies it has no interval."""
+    sides = [[_values(run, measure.series) for run in side] for side in (first, second)]
+    found = _estimated(interval.highest, sides)
+    if found is None:
         return None
-    change = second / first - 1
-    verdict = REGRESSION if change > limit else IMPROVEMENT if change < -limit else WITHIN
-    return Row(measure, first, second, change, None, None, limit, verdict if judged else NOT_JUDGED)
+    row = _judge(measure, found, limit, judged=judged)
+    return row if found.low < found.high else replace(row, low=None, high=None)
 
 
-def _typical(measure: Measure, first: RecordedRun, second: RecordedRun, limit: float, *, judged: bool) -> Row | None:
+def _typical(
+    measure: Measure, first: Sequence[RecordedRun], second: Sequence[RecordedRun], limit: float, *, judged: bool
+) -> Row | None:
     """Return the row of a median or a mean, once the runs have settled."""
-    a, b = (_steady(each, each.measures.get(measure.series, ())) for each in (first, second))
-    scale = _steady(first, first.measures.get(STEP, ())) if measure.of_step else None
-    if not a or not b or scale == []:
+    sides = [[_steady(run, run.measures[measure.series]) for run in side] for side in (first, second)]
+    steps = [value for run in first for value in _steady(run, run.measures.get(STEP, ()))]
+    if not all(values for side in sides for values in side) or (measure.of_step and not steps):
         return None
+    unit = statistics.median(steps) if measure.of_step else 0.0
     if measure.statistic is Statistic.MEDIAN:
-        found = interval.of_change(a, b, interval.median, scale)
+        found = _estimated(interval.median, sides, unit)
     else:
-        found = interval.of_change(_without_tail(first, a), _without_tail(second, b), interval.mean, scale)
+        clipped = [
+            [_without_tail(run, values) for run, values in zip(side, values_of, strict=True)]
+            for side, values_of in zip((first, second), sides, strict=True)
+        ]
+        found = _estimated(interval.mean, clipped, unit)
     if found is not None:
         return _judge(measure, found, limit, judged=judged)
-    few = min(len(a), len(b)) < interval.FEWEST
-    why = f"fewer than {interval.FEWEST} samples" if few else "too few independent samples"
-    first_middle, second_middle, unit = (sorted(each)[len(each) // 2] for each in (a, b, scale or a))
-    return _undecided(measure, first_middle, second_middle, unit, limit, judged=judged, why=why)
+    few = min(len(values) for side in sides for values in side) < interval.FEWEST
+    why = f"fewer than {interval.FEWEST} samples" if few else "the interval is too wide"
+    middle_a, middle_b = (statistics.median(value for values in side for value in values) for side in sides)
+    return _undecided(measure, middle_a, middle_b, unit or middle_a, limit, judged=judged, why=why)
+
+
+def _estimated(
+    statistic: interval.Statistic, sides: Sequence[Sequence[Sequence[float]]], unit: float = 0.0
+) -> Interval | None:
+    """Return the interval of a statistic's change; None where a run has too little of it."""
+    first, second = ([statistic(values) for values in side] for side in sides)
+    known_first, known_second = ([one for one in side if one is not None] for side in (first, second))
+    if len(known_first) < len(first) or len(known_second) < len(second):
+        return None
+    return interval.of_change(known_first, known_second, unit)
+
+
+def _values(run: RecordedRun, series: str) -> list[float]:
+    return [value for _, value in run.measures.get(series, ())]
 
 
 def _undecided(
@@ -156,42 +191,52 @@ def _undecided(
     return Row(measure, first, second, (second - first) / abs(unit), None, None, limit, verdict, why)
 
 
-def _paired(measure: Measure, first: RecordedRun, second: RecordedRun, limit: float, *, judged: bool) -> Row | None:
-    """Return the row of the loss at the steps that both runs made: the later half of them, past the steep beginning.
+def _paired(
+    measure: Measure, first: Sequence[RecordedRun], second: Sequence[RecordedRun], limit: float, *, judged: bool
+) -> Row | None:
+    """Return the row of the loss at the steps that all runs made: the later half of them, past the steep beginning.
 
     Of few steps, as many as an interval needs.
     """
-    pairs = list(equal_steps(first.loss, second.loss))
-    pairs = pairs[max(0, min(len(pairs) // 2, len(pairs) - interval.FEWEST)) :]
-    if not pairs:
+    losses = list(at_equal_steps([run.loss for run in (*first, *second)]))
+    losses = losses[max(0, min(len(losses) // 2, len(losses) - interval.FEWEST)) :]
+    if not losses:
         return None
-    a, b = [one for one, _ in pairs], [other for _, other in pairs]
+    runs = list(zip(*losses, strict=True))
+    a, b = runs[: len(first)], runs[len(first) :]
     found = interval.of_pairs(a, b)
     if found is None:
-        why = "a loss that is not above 0 has no percentage" if sum(a) <= 0 else "too few steps in common"
-        mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
+        mean_a, mean_b = (statistics.fmean(value for run in side for value in run) for side in (a, b))
+        why = "a loss that is not above 0 has no percentage" if mean_a <= 0 else "too few steps in common"
         return _undecided(measure, mean_a, mean_b, mean_a, limit, judged=judged, why=why)
     return _judge(measure, found, limit, judged=judged)
 
 
-def equal_steps(first: Sequence[Sample], second: Sequence[Sample]) -> Iterator[tuple[float, float]]:
-    """Yield the losses of both runs at each step that the first has one of and the second spans.
+def at_equal_steps(runs: Sequence[Sequence[Sample]]) -> Iterator[tuple[float, ...]]:
+    """Yield the losses of all runs at each step that the first has one of and the others span.
 
-    Where the second has none of exactly this step, as samples of Prometheus are seconds apart, it is interpolated.
+    Where another has none of exactly this step, as samples of Prometheus are seconds apart, it is interpolated.
     """
-    others = sorted(dict(second).items())
-    place = 0
-    for step, loss in sorted(dict(first).items()):
-        while place < len(others) and others[place][0] < step:
-            place += 1
-        if place == len(others):
-            return
-        after, value = others[place]
-        if after == step:
-            yield loss, value
-        elif place:
-            before, earlier = others[place - 1]
-            yield loss, earlier + (value - earlier) * (step - before) / (after - before)
+    first, *others = (dict(run) for run in runs)
+    known = [sorted(other.items()) for other in others]
+    for step, loss in sorted(first.items()):
+        found = [_interpolated(other, step) for other in known]
+        if all(value is not None for value in found):
+            yield (loss, *(value for value in found if value is not None))
+
+
+def _interpolated(samples: Sequence[Sample], step: float) -> float | None:
+    """Return the value at a step, None where it is beyond the ends."""
+    place = bisect.bisect_left(samples, (step,))
+    if place == len(samples):
+        return None
+    after, value = samples[place]
+    if after == step:
+        return value
+    if not place:
+        return None
+    before, earlier = samples[place - 1]
+    return earlier + (value - earlier) * (step - before) / (after - before)
 
 
 def _judge(measure: Measure, found: Interval, limit: float, *, judged: bool) -> Row:
@@ -220,18 +265,17 @@ def _inverse(change: float) -> float:
     return 1 / (1 + change) - 1 if change > -1 else math.inf
 
 
-def _without_tail(recording: RecordedRun, values: Sequence[float]) -> list[float]:
+def _without_tail(run: RecordedRun, values: Sequence[float]) -> list[float]:
     """Return the values, each at most a typical step's length above the median one.
 
     A stall in every tenth step counts; three steps of ten times the length, which come and go by chance, count little.
     """
-    steps = [value for _, value in recording.measures.get(STEP, ())]
-    most = statistics.median(values) + statistics.median(steps or values)
+    most = statistics.median(values) + statistics.median(_values(run, STEP) or values)
     return [min(value, most) for value in values]
 
 
-def _steady(recording: RecordedRun, samples: Sequence[Sample]) -> list[float]:
+def _steady(run: RecordedRun, samples: Sequence[Sample]) -> list[float]:
     """Return the values from where the run's step time has settled."""
-    steps = recording.measures.get(STEP, ())
+    steps = run.measures.get(STEP, ())
     first = steps[interval.steady_from([value for _, value in steps])][0] if steps else -math.inf
     return [value for at, value in samples if at >= first]

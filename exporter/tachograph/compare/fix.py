@@ -87,7 +87,7 @@ def judge(alert: str, comparison: Comparison) -> FixVerdict:
 
 
 def _judge(alert: str, comparison: Comparison) -> tuple[str, str]:
-    first, second = comparison.first, comparison.second
+    (first,), (second,) = comparison.first, comparison.second
     before, after = first.conditions.get(alert), second.conditions.get(alert)
     if before is None or after is None:
         which = "first" if before is None else "second"

@@ -1,47 +1,56 @@
-"""Confidence intervals of a change, by a bootstrap on blocks: steps that follow each other are not independent.
+"""Confidence intervals of a change, of one run or of several on each side.
+
+Steps that follow each other are alike, for seconds or for minutes: a spread that takes them as independent is too
+small. Here it comes from the four slowest waves in the samples alone, which hold what neighbours share (Müller 2007;
+Lazarus, Lewis, Stock and Watson 2018), and the quantile is Student's for as many. docs/evidence/compare.md says how
+often these intervals cover.
 
 The only module of this package that knows numpy.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-LEVEL = 0.99
-"""Of an interval: the true change lies outside it in one comparison of a hundred, half of those above it."""
+LEVEL = 0.95
+"""Of an interval: the true change lies outside it in one comparison of twenty, half of those above it."""
 
-RESAMPLES = 2000
-SEED = 20260131
-"""Fixed: the same two files have the same verdict."""
+WAVES = 4
+"""Slow waves that the spread is taken from: with more, 200 steps that stay alike for twenty would be covered less."""
 
 FEWEST = 20
 """Samples of each run below which nothing is said."""
 
-MOST = 2000
-"""Samples that are resampled; more are first averaged in groups of neighbours."""
+MOST_STARTS = 2000
+"""Samples that are tried as the end of a slow start."""
+
+PARTS = 8
+"""Parts of a run whose highest levels show how far its highest varies."""
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)
+"""The 97.5 % quantiles of Student's t for one degree of freedom and more."""
 
 Values = NDArray[np.float64]
-Statistic = Callable[[Values], Values]
 
 
-def median(values: Values) -> Values:
-    """Return the median of the last axis."""
-    return np.asarray(np.median(values, axis=-1))
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic of one run, and its bounds."""
 
-
-def mean(values: Values) -> Values:
-    """Return the mean of the last axis."""
-    return np.asarray(np.mean(values, axis=-1))
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A statistic of two runs, and by how much the second is higher, as a share: the estimate, and its bounds."""
+    """A statistic on both sides, and by how much the second is higher, as a share: the estimate, and its bounds."""
 
     first: float
     second: float
@@ -50,45 +59,75 @@ class Interval:
     high: float
 
 
-def of_change(
-    first: Sequence[float], second: Sequence[float], statistic: Statistic, scale: Sequence[float] | None = None
-) -> Interval | None:
-    """Return the interval of `statistic(second) / statistic(first) - 1`; None for too few samples.
+Statistic = Callable[[Sequence[float]], "Estimate | None"]
 
-    `scale`: the change is a share of the median of these instead, the step times of the first run for example.
+
+def median(samples: Sequence[float]) -> Estimate | None:
+    """Return the median of a run; None of too few samples.
+
+    Its bounds are the samples' own quantiles, as far from the middle as the share below the median is uncertain
+    (Woodruff 1952): no shape is assumed.
     """
-    a, b = _averaged(first), _averaged(second)
-    if min(len(a), len(b)) < FEWEST:
+    if len(samples) < FEWEST:
         return None
-    draws_a, draws_b = _resampled(a, statistic, 0), _resampled(b, statistic, 1)
-    if draws_a is None or draws_b is None:
-        return None
-    at_a, at_b = float(statistic(a)), float(statistic(b))
-    unit = at_a if scale is None else float(np.median(np.asarray(scale, dtype=float)))
-    divisors = draws_a if scale is None else np.full_like(draws_a, unit)
-    if unit <= 0 or np.any(divisors <= 0):
-        return None
-    low, high = _bounds((draws_b - draws_a) / divisors)
-    return Interval(at_a, at_b, (at_b - at_a) / unit, low, high)
+    values = np.asarray(samples, dtype=float)
+    middle = float(np.median(values))
+    uncertain = max(_student(WAVES) * _error_of_mean((values <= middle).astype(float)), 1 / len(values))
+    low, high = np.quantile(values, np.clip([0.5 - uncertain, 0.5 + uncertain], 0, 1))
+    return Estimate(middle, float(low), float(high))
 
 
-def of_pairs(first: Sequence[float], second: Sequence[float]) -> Interval | None:
-    """Return the interval of the mean difference of pairs, as a share of the first's mean; None for too few."""
-    a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
-    if len(a) < FEWEST or (unit := float(np.mean(a))) <= 0:
+def mean(samples: Sequence[float]) -> Estimate | None:
+    """Return the mean of a run; None of too few samples."""
+    if len(samples) < FEWEST:
         return None
-    draws = _resampled(_averaged(b - a), mean, 0)
-    if draws is None:
+    values = np.asarray(samples, dtype=float)
+    middle, half = float(values.mean()), _student(WAVES) * _error_of_mean(values)
+    return Estimate(middle, middle - half, middle + half)
+
+
+def highest(samples: Sequence[float]) -> Estimate | None:
+    """Return the highest level of a run, and how low the highest of a part of its later half was; None of none."""
+    if not samples:
         return None
-    low, high = _bounds(draws / unit)
-    return Interval(unit, float(np.mean(b)), float(np.mean(b - a)) / unit, low, high)
+    later = np.asarray(samples, dtype=float)[len(samples) // 2 :]
+    peaks = [float(part.max()) for part in np.array_split(later, min(PARTS, len(later)))]
+    return Estimate(max(samples), min(peaks), max(samples))
+
+
+def of_change(first: Sequence[Estimate], second: Sequence[Estimate], unit: float = 0.0) -> Interval | None:
+    """Return the interval of how much higher the second side is; None where a share cannot be said.
+
+    `unit`: the change is a share of this instead of the first side, of the first run's step time for example.
+    """
+    if not unit and any(one.low <= 0 for one in (*first, *second)):
+        return None
+    change, low, high = _difference(*([_as_share(one, unit) for one in side] for side in (first, second)))
+    if not unit:
+        change, low, high = math.expm1(change), math.expm1(low), math.expm1(high)
+    middle_a, middle_b = (statistics.fmean(one.value for one in side) for side in (first, second))
+    return Interval(middle_a, middle_b, change, low, high)
+
+
+def of_pairs(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Interval | None:
+    """Return the interval of the mean difference at equal places, as a share of the first side's mean.
+
+    Each run has as many samples as the others; None for too few, or where the mean is not above 0.
+    """
+    a, b = (np.mean(np.asarray(side, dtype=float), axis=0) for side in (first, second))
+    found = mean(list(b - a))
+    if found is None or (unit := float(a.mean())) <= 0:
+        return None
+    between = _between(*([statistics.fmean(run) for run in side] for side in (first, second)))
+    low, high = min(found.low, found.value - between), max(found.high, found.value + between)
+    return Interval(unit, float(b.mean()), found.value / unit, low / unit, high / unit)
 
 
 def steady_from(values: Sequence[float]) -> int:
     """Return the index of the first sample after a slow start: caches, compilation and clocks have settled.
 
     It is an ordinary one, and the next twenty have the median of the second half of all, within half of its spread. At
-    most half is left out.
+    most half is left out; nothing where the first twenty are ordinary on average, as it would be noise that is chosen.
     """
     found = np.asarray(values, dtype=float)
     half = found[len(found) // 2 :]
@@ -96,71 +135,54 @@ def steady_from(values: Sequence[float]) -> int:
         return 0
     middle = float(np.median(half))
     spread = max(1.4826 * float(np.median(np.abs(half - middle))), 0.005 * abs(middle))
+    if found[:FEWEST].mean() <= middle + 2 * spread:
+        return 0
     ordinary = found <= middle + 3 * spread
-    for start in range(0, len(half), -(-len(found) // MOST)):
+    for start in range(0, len(half), -(-len(found) // MOST_STARTS)):
         if np.median(found[start : start + FEWEST]) <= middle + spread / 2:
             return start + int(np.argmax(ordinary[start:]))
     return len(found) - len(half)
 
 
-def block_length(values: Values) -> int:
-    """Return how many neighbours to keep together, after Politis and White (2004), with their flat-top window.
-
-    From ranks, as a few steps of ten times the length hide how alike the others are.
-    """
-    count = len(values)
-    centred = np.unique(values, return_inverse=True)[1].astype(float)  # equal values have one rank
-    centred -= centred.mean()
-    furthest = min(count - 1, int(np.ceil(np.sqrt(count))) + 5)
-    covariance = (
-        np.array([centred[: count - lag] @ centred[lag:] for lag in range(min(2 * furthest, count - 1) + 1)]) / count
-    )
-    if covariance[0] <= 0:
-        return 1
-    limit = 2 * np.sqrt(np.log10(count) / count)
-    quiet = np.abs(covariance / covariance[0]) < limit
-    last = next((lag for lag in range(furthest) if quiet[lag + 1 : lag + 6].all()), furthest)
-    reach = min(2 * max(last, 1), len(covariance) - 1)
-    lags = np.arange(1, reach + 1)
-    weights = np.clip(2 * (1 - lags / reach), 0, 1)
-    spectrum = covariance[0] + 2 * float(weights @ covariance[1 : reach + 1])
-    slope = 2 * float(weights @ (lags * covariance[1 : reach + 1]))
-    if spectrum <= 0:
-        return 1
-    length = (2 * slope**2 / (4 / 3 * spectrum**2)) ** (1 / 3) * count ** (1 / 3)
-    return int(np.clip(np.ceil(length), 1, 3 * np.sqrt(count)))
+def _as_share(one: Estimate, unit: float) -> Estimate:
+    """Return an estimate in units, or without one its logarithms: their difference is a ratio."""
+    if unit:
+        return Estimate(one.value / unit, one.low / unit, one.high / unit)
+    return Estimate(math.log(one.value), math.log(one.low), math.log(one.high))
 
 
-def _resampled(values: Values, statistic: Statistic, stream: int) -> Values | None:
-    """Return the statistic of circular block resamples; None where less than eight blocks are independent."""
-    count, length = len(values), block_length(values)
-    blocks = -(-count // length)
-    if blocks < 8:
-        return None
-    draw = np.random.default_rng((SEED, stream))
-    starts = draw.integers(0, count, size=(RESAMPLES, blocks, 1))
-    picked = (starts + np.arange(length)).reshape(RESAMPLES, -1)[:, :count] % count
-    drawn = statistic(values[picked])
-    # Blocks are fewer than samples: their spread is too small by n / (n - 1), and normal quantiles are Student's.
-    wider = np.sqrt(blocks / (blocks - 1)) * _student(blocks - 1)
-    centre = float(statistic(values))
-    return cast(Values, centre + (drawn - centre) * wider)
+def _difference(a: Sequence[Estimate], b: Sequence[Estimate]) -> tuple[float, float, float]:
+    """Return the difference of two sides and its bounds: from those of the runs, and from how far runs differ."""
+    change = statistics.fmean(one.value for one in b) - statistics.fmean(one.value for one in a)
+    below_a, below_b = (math.hypot(*(one.value - one.low for one in side)) / len(side) for side in (a, b))
+    above_a, above_b = (math.hypot(*(one.high - one.value for one in side)) / len(side) for side in (a, b))
+    between = _between([one.value for one in a], [one.value for one in b])
+    below, above = max(math.hypot(below_b, above_a), between), max(math.hypot(above_b, below_a), between)
+    return change, change - below, change + above
+
+
+def _between(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the half width that comes from runs of one side that differ; 0 for one run on each."""
+    freedom = len(a) + len(b) - 2
+    if not freedom:
+        return 0.0
+    squares = 0.0
+    for side in (a, b):
+        middle = statistics.fmean(side)
+        squares += sum((value - middle) ** 2 for value in side)
+    return _student(freedom) * math.sqrt(squares / freedom * (1 / len(a) + 1 / len(b)))
+
+
+def _error_of_mean(values: Values) -> float:
+    """Return the standard error of the mean, from the slowest waves in the values (EWC)."""
+    places = (np.arange(len(values)) + 0.5) / len(values)
+    waves = np.cos(np.pi * np.outer(np.arange(1, WAVES + 1), places)) * math.sqrt(2 / len(values))
+    return math.sqrt(float(np.mean((waves @ (values - values.mean())) ** 2)) / len(values))
 
 
 def _student(freedom: int) -> float:
-    """Return by how much the 99.5 % quantile of Student's t exceeds the normal one (Cornish and Fisher)."""
-    z = 2.5758
-    return 1 + (z**2 + 1) / (4 * freedom) + (5 * z**4 + 16 * z**2 + 3) / (96 * freedom**2)
-
-
-def _bounds(draws: Values) -> tuple[float, float]:
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
-def _averaged(values: Sequence[float] | Values) -> Values:
-    """Return at most MOST values: means of as many neighbours as that takes."""
-    found = np.asarray(values, dtype=float)
-    group = -(-len(found) // MOST) if len(found) else 1
-    whole = len(found) // group * group
-    return cast(Values, found[:whole].reshape(-1, group).mean(axis=1))
+    """Return the 97.5 % quantile of Student's t."""
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -52,7 +52,7 @@ ALONE = "avg by (phase) (tachograph_train_recent_phase_seconds{$run})"
 """Where ranks have nobody to wait for, and nodes conclude nothing of phases: one rank, as a rule."""
 
 PER_STEP: Mapping[str, str] = {
-    f"{unit}_per_step": f"{SERIES[series]} / (max(rate(tachograph_run_steps_total{{$run}}[$rated])) > 0)"
+    f"{unit}_per_step": f"{RANKS} * {SERIES[series]} / (max(rate(tachograph_run_steps_total{{$run}}[$rated])) > 0)"
     for unit, series in (("tokens", TOKENS), ("samples", SAMPLES))
 }
 WORDS: Mapping[str, tuple[str, str]] = {

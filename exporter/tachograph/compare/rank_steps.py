@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,7 +87,7 @@ def _recording(process: _Process) -> RecordedRun:
         ("tokens_total", TOKENS, "tokens_per_step"), ("samples_total", SAMPLES, "samples_per_step"),
     ):  # fmt: skip
         if work := _per_step(process, total):
-            facts[fact] = work
+            facts[fact] = work * ranks
             measures[series] = tuple((step, work / seconds) for step, seconds in measures[STEP] if seconds > 0)
     for name in (PEAK, RESERVED, HOST):
         levels = [(at, row[name]) for at, row in zip(process.times, process.totals, strict=True) if row.get(name)]
@@ -108,7 +107,11 @@ def _in_phase(name: str, row: Mapping[str, Any]) -> object:
 
 
 def _per_step(process: _Process, total: str) -> float | None:
-    """Return what a step is worth on average, None where nothing was counted."""
+    """Return what a rank's step is worth on average, None where nothing was counted."""
     known = [(row["steps_total"], row[total]) for row in process.totals if total in row and row.get("steps_total")]
-    shares = [work / steps for steps, work in known if steps > 0]
-    return statistics.median(shares) if shares and max(shares) > 0 else None
+    if not known:
+        return None
+    (first_steps, first_work), (steps, work) = known[0], known[-1]
+    if steps > first_steps:  # without the first line, whose last step may be counted in one of both
+        return (work - first_work) / (steps - first_steps)
+    return work / steps if steps > 0 else None

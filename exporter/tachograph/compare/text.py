@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from tachograph import humanize
 from tachograph.compare.comparison import NOT_JUDGED, Comparison, Row
 from tachograph.compare.fix import FixVerdict
+from tachograph.compare.interval import LEVEL
 from tachograph.compare.recording import RecordedRun
 
-COLUMNS = ("", "first", "second", "change", "99% interval", "")
+COLUMNS = ("", "first", "second", "change", f"{LEVEL:.0%} interval", "")
 TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def lines(comparison: Comparison, fix: FixVerdict | None) -> Iterator[str]:
     """Yield the lines: both runs, a row for each measure, what makes them hard to compare, and the verdict."""
-    yield f"first   {_run(comparison.first)}"
-    yield f"second  {_run(comparison.second)}"
+    for side, runs in (("first", comparison.first), ("second", comparison.second)):
+        yield from (f"{side:6}  {_run(run)}" for run in runs)
     yield ""
     cells = [COLUMNS, *(_cells(row) for row in comparison.rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
