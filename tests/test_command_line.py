@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -66,3 +67,13 @@ def test_what_a_program_without_a_log_prints_names_us() -> None:
     program = "from tachograph.client.core.notice import notice; notice('a', 'no exporter', OSError('gone'))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stderr == "tachograph: no exporter: OSError('gone')\n"
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a command is doing: status 130, as of a program that the signal ends."""
+
+    def interrupted(_: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tachograph.history.command.main", interrupted)
+    assert main(["history"]) == 130

@@ -104,6 +104,8 @@ def _command(given: Sequence[str]) -> int:
         return _run(given[0], given[1:])
     except ModuleNotFoundError as error:
         return _missing(given[0], error)
+    except KeyboardInterrupt:
+        return 130
 
 
 def _watch(arguments: Sequence[str], quiet: bool) -> int:

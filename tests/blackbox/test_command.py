@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tachograph.__main__ import main
 from tests.blackbox.made_job import Call, Job, Stuck
+from tests.schemas import conforms
 
 REAL = Path(__file__).parent / "flight_recorder"
 WORLD = {"0": range(4)}
@@ -38,7 +38,7 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The object has the culprits with rank, reason and line, and what could not be decided."""
     folder = job(stuck=1).write(tmp_path)
     assert main(["blackbox", "analyze", "--json", str(folder)]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = conforms("blackbox-analyze", capsys.readouterr().out)
     assert [one["rank"] for one in found["culprits"]] == [1]
     assert found["culprits"][0]["reason"].startswith("stuck on the host")
     assert found["culprits"][0]["line"] == "/home/u/train.py:20 step"

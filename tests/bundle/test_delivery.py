@@ -14,6 +14,7 @@ import yaml
 
 from tachograph.bundle import command, delivery, routes
 from tachograph_lab.processes import Children, answers, free_port
+from tests.schemas import conforms
 
 KUBE_PROMETHEUS = """
 inhibit_rules:
@@ -186,7 +187,7 @@ def test_the_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = tmp_path / "alertmanager.yml"
     path.write_text(yaml.safe_dump(merged(with_inhibitions(KUBE_PROMETHEUS))), encoding="utf-8")
     assert command.main(["--check", str(path), "--json"]) == 1
-    content = json.loads(capsys.readouterr().out)
+    content = conforms("bundle", capsys.readouterr().out)
     assert [one["what"][:10] for one in content["missing"]] == ["templates:"]
     (one,) = content["undelivered"]
     assert "would be silenced" in one["what"]

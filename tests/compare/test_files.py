@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import pytest
 from tachograph.compare.command import main
 from tachograph.compare.measures import NAMES
 from tests.compare.conftest import Write
+from tests.schemas import conforms
 
 
 def as_json(capsys: Any, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     status = main([*map(str, arguments), "--json"])
-    return status, json.loads(capsys.readouterr().out)
+    return status, conforms("compare", capsys.readouterr().out)
 
 
 def row(found: dict[str, Any], name: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +12,8 @@ from tachograph.history.command import main
 from tachograph.history.recorded import CHUNK, STEP, read
 from tachograph.prometheus_api import Prometheus
 from tests.history.conftest import AFTER_SAVES, BLAMED, ELSEWHERE, LENGTH, MadePast
+from tests.schemas import conforms
+from tools.debian.help_texts import help_of
 
 pytestmark = pytest.mark.prometheus
 
@@ -28,7 +29,7 @@ def found(past: MadePast) -> Any:
         [sys.executable, "-m", "tachograph", "history", *asked(past, "--json")],
         check=True, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    return json.loads(done.stdout)
+    return conforms("history", done.stdout)
 
 
 def test_the_node_with_most_incidents_comes_first(found: Any) -> None:
@@ -105,8 +106,15 @@ def test_one_run_alone(past: MadePast, capsys: pytest.CaptureFixture[str], run: 
 def test_incidents_of_a_runs_nodes_are_its_own(past: MadePast, capsys: pytest.CaptureFixture[str]) -> None:
     """Whichever run's alert named a node first in that hour, as long as this one was there: a quarter of the time."""
     assert main(asked(past, "beside", "--json")) == 0
-    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    (node,) = conforms("history", capsys.readouterr().out)["nodes"]
     assert (node["node"], node["incidents"], node["runs"]) == ("node-07", 3, ["run-0", "run-1", "run-2"])
+
+
+def test_exit_statuses(past: MadePast, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that the help and docs/reference.md document, and no other."""
+    found = {0: main(asked(past, "well")), 1: main(asked(past, "hart")), 2: main(asked(past, "--within", "soon"))}
+    assert found == {number: number for number in help_of("history").statuses()}
+    assert capsys.readouterr().err.count("\n") == 2
 
 
 def test_wrong_arguments(past: MadePast, capsys: pytest.CaptureFixture[str]) -> None:

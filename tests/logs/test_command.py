@@ -20,6 +20,7 @@ import pytest
 
 from tachograph.__main__ import main
 from tachograph.logs import remote, scan
+from tests.schemas import conforms
 
 ROOT = "[rank3]: 2026-11-26 03:12:33,1 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 CASCADE = "[rank{}]: 2026-11-26 03:22:3{},1 Some NCCL operations have failed or timed out.\n"
@@ -34,7 +35,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
 
 def as_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     status, out, _ = run(capsys, "--json", *arguments)
-    return status, json.loads(out)
+    return status, conforms("logs", out)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,6 +16,7 @@ from tachograph.preflight import options, textfile
 from tachograph.preflight.checklists import BY_HAND, ITEMS, answered
 from tachograph.preflight.command import CHECKS
 from tachograph.preflight.finding import Measurement
+from tests.schemas import conforms
 
 ROOT = Path(__file__).parents[2]
 NAMES = [check.name for check in CHECKS]
@@ -38,7 +38,7 @@ def test_a_healthy_node_passes_without_torch(tmp_path: Path) -> None:
         "before", "--textfile", file,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = conforms("preflight", done.stdout)
     assert (found["version"], found["state"], found["findings"], found["ranks"]) == (1, "ok", [], None)
     states = {one["check"]: one["state"] for one in found["checks"]}
     assert list(states) == NAMES
@@ -70,7 +70,7 @@ def test_a_hung_folder_ends_at_the_limit(tmp_path: Path) -> None:
     """With which the probe is given up, as for a server that is lost."""
     done = preflight("--no-torch", "--json", "--only", "checkpoints", "--checkpoint-dir", tmp_path, "--limit", "1ms")
     assert done.returncode == 1
-    (found,) = json.loads(done.stdout)["findings"]
+    (found,) = conforms("preflight", done.stdout)["findings"]
     assert "did not end within" in found["what"] or "does not answer" in found["what"]
 
 

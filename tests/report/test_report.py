@@ -22,6 +22,7 @@ from tachograph.report.command import main
 from tachograph.report.page import page
 from tachograph.report.queries import SectionQueries
 from tachograph.report.window import Window
+from tests.schemas import conforms
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, HOSTILE, CULPRIT = "llama-70b", '</title><script>alert("x")</script>\\$run', "21"
@@ -81,7 +82,7 @@ def test_the_report_as_json(incident: Any, tmp_path: Path, capsys: pytest.Captur
     address = incident.url.removeprefix("http://")
     flags = ["--since", since, "--until", until, "--out", str(out), "--prometheus", address, "--json"]
     assert main([RUN, *flags]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = conforms("report", capsys.readouterr().out)
     assert (found["run"], found["file"], found["bytes"]) == (RUN, str(out), out.stat().st_size)
     assert [(each["alert"], each["severity"]) for each in found["alerts"][:2]] == [
         ("GpuLost", "critical"),

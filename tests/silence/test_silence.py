@@ -14,6 +14,7 @@ import pytest
 from tachograph.silence.command import RESTART_ALERTS, main
 from tachograph_lab.pager import Pager
 from tachograph_lab.processes import Children, answers, free_port
+from tests.schemas import conforms
 
 Alert = dict[str, str]
 CONFIGURATION = """
@@ -97,7 +98,7 @@ def test_everything_as_json(running: Running, capsys: Any) -> None:
 
     def said(*arguments: str) -> Any:
         assert running.silence(*arguments, "--json") == 0
-        return json.loads(capsys.readouterr().out)
+        return conforms("silence", capsys.readouterr().out)
 
     created = said("r", "--for", "20m", "--why", "new switch", "--by", "ada", "--planned-restart")
     (one,) = created["silences"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from tachograph.bisect.scale import changes
 from tachograph.bisect.state import BisectState, StateError, asked_for, load, save
 from tachograph.bisect.tally import Tally, Trial, lead_for
 from tachograph.bisect.trial import CannotRunError, fill, run
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
 
@@ -222,9 +221,9 @@ def _show(given: argparse.Namespace, found: Boundary | BadNode, state: BisectSta
     flaky = Tally(state.trials, 1).flaky
     is_found = found.node is not None if isinstance(found, BadNode) else not found.wrong
     if given.json:
-        content = {"version": 1, "kind": given.kind, "found": is_found, **asdict(found), "says": lines,
+        content = {"kind": given.kind, "found": is_found, **asdict(found), "says": lines,
                    "flaky": flaky, "trials": [asdict(one) for one in state.trials]}  # fmt: skip
-        print(json.dumps(content, indent=2))
+        print(versioned_json(content))
     else:
         print("\n".join(map(printable, lines)))
         for value in flaky:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph import duration
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.printable import printable
 
 if TYPE_CHECKING:
@@ -105,8 +104,8 @@ def _check(path: Path, *, as_json: bool) -> int:
         return _fail(f"{path}: {error.strerror}", 2)
     if as_json:
         missing = [{"what": one.what, "lines": one.lines} for one in found]
-        content = {"version": 1, "missing": missing, "undelivered": [one._asdict() for one in lost]}
-        print(json.dumps(content, indent=2))
+        content = {"missing": missing, "undelivered": [one._asdict() for one in lost]}
+        print(versioned_json(content))
         return 1 if found or lost else 0
     for lack in found:
         _print(f"# missing in {lack.what}:\n{lack.lines}")

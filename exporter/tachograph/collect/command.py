@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from tachograph.blackbox import text
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.verdict import analyze
 from tachograph.blackbox.words import rank_list
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.humanize import listed, plural
 from tachograph.printable import printable
 from tachograph.server_address import exporter_url
@@ -29,7 +28,7 @@ WAIT_SECONDS = 30.0
 EPILOG = """\
 exit status of capture:
   0  every connected rank of the run has sent a box
-  1  no exporter of the run can be asked
+  1  no exporter of the run can be asked, or none has a connected rank
   2  wrong arguments
   3  some ranks have not, or some exporters cannot be asked; the text says which
 
@@ -204,7 +203,7 @@ def _capture(given: argparse.Namespace) -> int:
 
     found = capture.capture(addresses, given.run, given.wait, ras=not given.no_ras)
     if given.json:
-        print(json.dumps(capture.as_json(given.run, found), indent=2))
+        print(versioned_json(capture.as_json(given.run, found)))
     else:
         for one in found.answers:
             print(printable(f"{one.node or exporters.shown(one.exporter)}: {_in_words(one)}"))
@@ -239,7 +238,7 @@ def _collect(given: argparse.Namespace) -> int:
         _say(f"{given.out}: {error.strerror or type(error).__name__}")
         return 1
     if given.json:
-        print(json.dumps(collect.as_json(given.run, given.out, found), indent=2))
+        print(versioned_json(collect.as_json(given.run, given.out, found)))
     else:
         size = sum(box.size for _, box in found.boxes)
         print(printable(f"{plural(len(found.boxes), 'box', 'boxes')} in {given.out} ({size / 1e6:.1f} MB)"))
@@ -268,7 +267,7 @@ def _analyze(given: argparse.Namespace) -> int:
     if given.prometheus:
         verdict = _with_places(verdict, given)
     if given.json:
-        print(json.dumps(dataclasses.asdict(verdict), indent=2))
+        print(versioned_json(dataclasses.asdict(verdict)))
     else:
         print("\n".join(text.lines(verdict)))
     if verdict.state == "unreadable":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -14,7 +13,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from tachograph import duration
-from tachograph.command_line import WIDTH, CommandParser
+from tachograph.command_line import WIDTH, CommandParser, versioned_json
 from tachograph.moments import moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
@@ -104,7 +103,6 @@ def main(arguments: Sequence[str]) -> int:
 def as_object(comparison: Comparison, fix: FixVerdict | None) -> dict[str, Any]:
     """Return the object that --json prints."""
     found: dict[str, Any] = {
-        "version": 1,
         "verdict": comparison.verdict,
         "first": _run_object(comparison.first),
         "second": _run_object(comparison.second),
@@ -165,7 +163,7 @@ def _save(given: argparse.Namespace) -> int:
     size = save(recording, given.save)
     what = f"{given.save}: {recording.run}, {duration_text(recording)} from {recording.source}, {size:,} bytes"
     if given.json:
-        print(json.dumps({"version": 1, "file": str(given.save), **_run_object(recording)}, indent=2))
+        print(versioned_json({"file": str(given.save), **_run_object(recording)}))
     else:
         print(printable(what))
     return 0
@@ -187,7 +185,7 @@ def _compare(given: argparse.Namespace, limits: dict[str, float]) -> int:
     comparison = compare(first, second, limits)
     fix = fixes.judge(given.fixes, comparison) if given.fixes else None
     if given.json:
-        print(json.dumps(as_object(comparison, fix), indent=2, allow_nan=False))
+        print(versioned_json(as_object(comparison, fix)))
     else:
         print("\n".join(map(printable, text.lines(comparison, fix))))
     verdict = comparison.verdict if fix is None else fix.verdict

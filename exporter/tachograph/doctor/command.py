@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tachograph import alertmanager_api, prometheus_api
 from tachograph.alertmanager_api import Alertmanager, AlertmanagerError
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.doctor.check_result import FAIL, OK, UNKNOWN, CheckResult, fail, unknown
 from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus, PrometheusError
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     found = Counter(result.verdict for result in results)
     if given.json:
         checks = [{**result._asdict(), "verdict": WORDS[result.verdict]} for result in results]
-        print(json.dumps({"version": 1, "checks": checks}, indent=2))
+        print(versioned_json({"checks": checks}))
     else:
         print(", ".join(f"{found[verdict]} {word}" for verdict, word in WORDS.items()))
     return 1 if found[FAIL] else 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
 
 from tachograph import duration
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.history.causes import failures, periodicities, precedences
 from tachograph.history.culprits import gpus, links, nodes
 from tachograph.history.recorded import read
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         print(printable(f"tachograph history: {error}"), file=sys.stderr)
         return 1
     if given.json:
-        print(json.dumps(as_json(history), ensure_ascii=False, allow_nan=False))
+        print(versioned_json(as_json(history)))
     else:
         for line in shown(history):
             print(line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tachograph import duration
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.logs import text
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
@@ -77,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         return 130
     verdict = conclude(reading)
     if given.json:
-        print(json.dumps(as_object(verdict), indent=2, allow_nan=False))
+        print(versioned_json(as_object(verdict)))
     elif verdict.state != "unreadable":
         print("\n".join(text.lines(verdict)))
     if verdict.state == "unreadable":
@@ -90,7 +89,6 @@ def as_object(verdict: LogVerdict) -> dict[str, Any]:
     """Return the object that --json prints."""
     reading = verdict.reading
     return {
-        "version": 1,
         "signatures": table().version,
         "state": verdict.state,
         "findings": [_finding(finding) for finding in verdict.findings],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
+from tachograph.command_line import versioned_json
 from tachograph.preflight import (
     checkpoint_folder,
     clocks,
@@ -142,7 +142,7 @@ def _lead(site: PreflightSite, checks: Sequence[PreflightCheck], out: TextIO) ->
     leader.end({"measured": measured, "passed": not failed, **known})
     _write(site, measured, passed=not failed)
     if given.json:
-        print(json.dumps(as_object(site, reports, time.monotonic() - began), indent=2, allow_nan=False), file=out)
+        print(versioned_json(as_object(site, reports, time.monotonic() - began)), file=out)
     else:
         if given.checklist:
             print("\n".join(text.checklist(given.checklist, reports)), file=out)
@@ -182,7 +182,6 @@ def as_object(site: PreflightSite, reports: Sequence[CheckReport], seconds: floa
     states = {report.check: report.state for report in reports}
     chosen = site.options.checklist
     return {
-        "version": 1,
         "state": FAIL if FAIL in states.values() else WARN if WARN in states.values() else "ok",
         "seconds": round(seconds, 3),
         "ranks": site.world_size if site.under_launcher else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 
 from tachograph import duration, humanize
 from tachograph.alertmanager_api import DEFAULT_URL, ENVIRONMENT, AlertmanagerError, default_url
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.findings.kinds import KINDS
 from tachograph.printable import printable
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
@@ -174,7 +173,7 @@ def _print_json(*silences: Silence, ended: str | None = None) -> None:
         }
         for one in silences
     ]
-    print(json.dumps({"version": 1, "silences": found, "ended": ended}, indent=2))
+    print(versioned_json({"silences": found, "ended": ended}))
 
 
 def _clock(time: datetime) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import re
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from tachograph.command_line import WIDTH, CommandParser
+from tachograph.command_line import WIDTH, CommandParser, versioned_json
 from tachograph.moments import iso, moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, UnknownRunError, default_url, quoted
@@ -38,7 +37,8 @@ examples:
 
 exit status:
   0  nothing is wrong
-  1  no answer: no such run, nothing could be asked, or nothing is known of it at that time
+  1  no answer: no such run, nothing could be asked, or nothing is known of it
+     then; or the record cannot be written
   2  wrong arguments
   3  something is wrong
 """
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     commands = _commands(found)
-    print(json.dumps(as_object(found, commands), indent=2) if given.json else "\n".join(text.lines(found, commands)))
+    print(versioned_json(as_object(found, commands)) if given.json else "\n".join(text.lines(found, commands)))
     if given.incident:
         try:
             incident.write(given.incident, found, commands, prometheus)
@@ -184,7 +184,6 @@ def as_object(found: Triage, commands: Sequence[NextCommand]) -> dict[str, Any]:
     """Return the object that --json prints."""
     finding = dataclasses.asdict(found.finding) | {"sentence": text.headline(found)}
     return {
-        "version": 1,
         "run": found.run,
         "at": iso(found.at),
         "finding": finding,
