@@ -59,7 +59,21 @@ def test_every_help_ends_with_the_exit_statuses(command: str, capsys: pytest.Cap
     text = capsys.readouterr().out
     last = text.rpartition("exit status")[2]
     assert "\n  0  " in last or "the script's" in last
-    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "command", ["", *sorted(COMMANDS), *(f"blackbox {one}" for one in ("capture", "collect", "analyze"))]
+)
+def test_every_help_fits_a_terminal(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 80 columns, with all of its examples."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):
+        main([*command.split(), "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: tachograph")
+    assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
 def test_what_a_program_without_a_log_prints_names_us() -> None:

@@ -23,7 +23,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, *, statuses: Mapping[int, str] | None = None, **options: Any) -> None:  # noqa: ANN401
         if statuses:
-            listed = "\n".join(f"  {number}  {meaning}" for number, meaning in statuses.items())
+            listed = "\n".join(
+                fill(f"  {number}  {meaning}", WIDTH, subsequent_indent=" " * 5) for number, meaning in statuses.items()
+            )
             options["description"] = fill(options.get("description", ""), WIDTH)
             options["epilog"] = f"{fill(options.get('epilog', ''), WIDTH)}\n\nexit status:\n{listed}".strip()
             options["formatter_class"] = argparse.RawDescriptionHelpFormatter

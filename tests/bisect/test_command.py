@@ -278,3 +278,17 @@ def test_ends_that_are_not_as_given(capsys: Any) -> None:
     """Status 1: what fails from the beginning has no scale."""
     assert main(["ranks", "--good", "1", "--bad", "8", "--", "sh", "-c", "exit {}"]) == 1
     assert "ranks 1 fails already: nothing to bisect. Give another --good." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("test {} -lt 24", ["ranks", "--good", "8", "--bad", "64", "--step", "8"]),
+        ("false {}", ["nodes", "--bad", "gpu[1-4]"]),
+        ("true {}", ["nodes", "--bad", "gpu[1-4]"]),
+        ("case {} in *gpu3*) exit 1;; esac", ["nodes", "--bad", "gpu[1-4]", "--good", "login"]),
+    ],
+)
+def test_it_fits_a_terminal(place: Path, fits: Callable[..., None], script: str, arguments: list[str]) -> None:
+    """Whatever is found, and where nothing is."""
+    fits(lambda: main([*arguments, "--", "sh", "-c", script]))

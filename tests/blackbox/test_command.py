@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tachograph.__main__ import main
 from tests.blackbox.made_job import Call, Job, Stuck
 from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 REAL = Path(__file__).parent / "flight_recorder"
 WORLD = {"0": range(4)}
@@ -111,3 +114,11 @@ def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path
     os.mkfifo(folder / "_dump_9")
     assert main(["blackbox", "analyze", str(folder)]) == 0
     assert "HELD UP BY: rank 1" in capsys.readouterr().out
+
+
+def test_it_fits_a_terminal(tmp_path: Path, fits: Callable[..., None]) -> None:
+    """With real sets of 16 ranks, and where nobody can be named."""
+    for folder in sorted(path for path in REAL.iterdir() if path.is_dir()):
+        fits(lambda folder=folder: main(["blackbox", "analyze", str(folder)]))
+    equal = job(broken=frozenset("0")).write(tmp_path)
+    fits(lambda: main(["blackbox", "analyze", str(equal)]))

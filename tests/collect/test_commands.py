@@ -19,6 +19,8 @@ from tests.collect.pretender import NOBODY, Pretender
 from tests.node.evidence.conftest import box, send_box
 from tests.schemas import conforms
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 
 def boxes(exporter: Any, run: str) -> list[dict[str, Any]]:
     """Return the boxes that an exporter lists of a run, its name as in an address."""
@@ -335,3 +337,12 @@ def test_a_reader_who_leaves(pretender: Pretender, tmp_path: Path) -> None:
     with process.stderr:
         assert process.stderr.read() == b""
     assert process.wait(60) == 141
+
+
+def test_they_fit_a_terminal(pretender: Pretender, tmp_path: Path, fits: Callable[..., None]) -> None:
+    """But for the command to run next: with an exporter that wants a password, and one that nobody is at."""
+    pretender.has("r", ServedBox(0, 0, 100.0, "", 10), texts={0: b'{"rank": 0}'}, world_size=9)
+    pretender.answers[served.capture_path("r")] = (401, b"")
+    flags = ["--exporter", pretender.address, "--exporter", NOBODY]
+    fits(lambda: main(["blackbox", "collect", "r", "--out", str(tmp_path), *flags]), "Next: ")
+    fits(lambda: main(["blackbox", "capture", "r", "--wait", "1s", *flags]))

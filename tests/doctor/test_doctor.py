@@ -28,6 +28,8 @@ from tachograph_lab.pager import FIRING, RESOLVED, Pager
 from tachograph_lab.processes import Children, answers, free_port
 from tests.schemas import conforms
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 LOOP = """
 import time, tachograph
 recorder = tachograph.Recorder(run="doctored")
@@ -366,6 +368,14 @@ def test_the_socket_of_another_node_is_not_looked_for_here(
         assert "exporter" in checks[1]["what"]
     assert main(["--exporter", url]) == 1
     assert [line[:17] for line in wrong(capsys.readouterr().out.splitlines())] == ["FAIL no exporter "]
+
+
+def test_it_fits_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: Callable[..., None]) -> None:
+    """What to do begins a line of its own where it does not fit beside what is wrong."""
+    monkeypatch.setenv("TACHOGRAPH_SOCKET", str(tmp_path / "none.sock"))
+    nobody = "http://127.0.0.1:9"
+    fits(lambda: main(["--exporter", nobody, "--prometheus", nobody, "--alertmanager", nobody]))
+    fits(lambda: main([]))
 
 
 def test_which_addresses_are_this_machine() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.history.conftest import AFTER_SAVES, BLAMED, ELSEWHERE, LENGTH, MadeP
 from tests.schemas import conforms
 from tools.debian.help_texts import help_of
 
-pytestmark = pytest.mark.prometheus
+pytestmark = [pytest.mark.prometheus, pytest.mark.usefixtures("wide")]
 
 
 def asked(past: MadePast, *more: str) -> list[str]:
@@ -138,3 +139,9 @@ def test_time_in_which_a_run_could_fail(past: MadePast) -> None:
     assert 9 * len(past.failures) <= without <= 11 * len(past.failures)
     assert [one.at for one in runs["hurt"].failures] == past.failures
     assert {one.alert for one in runs["hurt"].failures} == {"RankFailed"}
+
+
+def test_it_fits_a_terminal(past: MadePast, fits: Callable[..., None]) -> None:
+    """However many runs a node has hurt, and whatever can be said of causes."""
+    fits(lambda: main(asked(past)))
+    fits(lambda: main(asked(past, "well")))

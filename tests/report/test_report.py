@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -348,3 +349,9 @@ def test_files(incident: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "<title>llama-70b" in out.read_text(encoding="utf-8")
     assert out.stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest.html", "report.html"]
+
+
+def test_what_is_said_fits_a_terminal(incident: Any, tmp_path: Path, fits: Callable[..., None]) -> None:
+    """The line on the report and its first page."""
+    flags = ["--since", iso(incident.start), "--until", iso(incident.end), "--prometheus", incident.url]
+    fits(lambda: main([RUN, *flags, "--out", str(tmp_path / "report.html")]))

@@ -176,3 +176,9 @@ def test_any_name_of_a_run_can_be_asked_for(run: str) -> None:
         queries.worst_gpus(run, 3), queries.of_gpus(["GPU-1", "GPU-a.b"]),
     ):  # fmt: skip
         promql_parser.parse(expression)
+
+
+def test_it_fits_a_terminal(top: Top, crowd: Any, fits: Callable[..., None]) -> None:
+    """And is 100 columns wide in a file."""
+    fits(lambda: print(top(SICK, "--prometheus", crowd.url, "--once")[1]))
+    fits(lambda: print(top(HUNG, "--prometheus", crowd.url, "--once")[1]))

@@ -17,7 +17,7 @@ from tachograph_lab.processes import free_port
 from tests.report.conftest import HANG, PAGE, RUN, Incident
 from tests.schemas import conforms
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("wide")]
 
 NOBODY = "http://127.0.0.1:1"
 OOM = """\
@@ -184,3 +184,11 @@ def test_a_log_that_knows_more_than_a_figure(
     assert said["finding"]["category"] == "hardware"
     assert said["questions"][-1]["name"] == "logs"
     assert "out of memory" in said["questions"][-1]["evidence"][0]
+
+
+def test_it_fits_a_terminal(incident: Incident, fits: Callable[..., None], tmp_path: Path) -> None:
+    """But for the commands to run next; with sources that could not be asked, too."""
+    next_command = r"  \d\. "
+    fits(lambda: main(["triage", RUN, *during(incident)]), next_command)
+    nobody = ("--prometheus", "http://127.0.0.1:9", "--exporter", "127.0.0.1:9", "--logs", str(tmp_path))
+    fits(lambda: main(["triage", RUN, *nobody]), next_command)

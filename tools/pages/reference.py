@@ -45,6 +45,12 @@ An exporter serves {pages}.
 Each has a `version`, which is raised if a key goes or changes its meaning; keys and values may be added without that.
 The schemas are those of this release, and closed: to read a newer one's objects too, allow additional properties.
 
+### Width
+
+On a terminal texts are as wide as it is, 80 columns being enough; elsewhere they are wrapped at 100, or at `$COLUMNS`.
+Paths, addresses, commands to run, and the line of a log that names a cause are not broken, nor is a message on standard
+error.
+
 ## Recorder
 
 `tachograph.Recorder(…)` takes:

@@ -18,6 +18,7 @@ from tachograph.moments import moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.unreadable import UNREADABLE
+from tachograph.wrapping import columns, fitted
 
 if TYPE_CHECKING:
     from tachograph.compare.comparison import Comparison, Row
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from tachograph.compare.recording import RecordedRun
 
 EPILOG = """\
-A and B are runs that Prometheus knows, files that --save wrote, or files that `tachograph run --steps` wrote.
+A and B are runs that Prometheus knows, files that --save wrote, or files that
+`tachograph run --steps` wrote.
 
 examples:
   tachograph compare llama-70b-monday llama-70b-tuesday
@@ -165,7 +167,7 @@ def _save(given: argparse.Namespace) -> int:
     if given.json:
         print(versioned_json({"file": str(given.save), **_run_object(recording)}))
     else:
-        print(printable(what))
+        print(fitted(what))
     return 0
 
 
@@ -187,7 +189,7 @@ def _compare(given: argparse.Namespace, limits: dict[str, float]) -> int:
     if given.json:
         print(versioned_json(as_object(comparison, fix)))
     else:
-        print("\n".join(map(printable, text.lines(comparison, fix))))
+        print("\n".join(text.lines(comparison, fix, columns())))
     verdict = comparison.verdict if fix is None else fix.verdict
     return {REGRESSION: 1, fixes.NOT_FIXED: 1, INCONCLUSIVE: 3}.get(verdict, 0)
 

@@ -16,6 +16,7 @@ from tachograph.history.text import History, as_json, shown
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.unreadable import UNREADABLE
+from tachograph.wrapping import fitted
 
 TIMEOUT = 120.0
 """Seconds for a query: three days of a large cluster."""
@@ -63,8 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.json:
         print(versioned_json(as_json(history)))
     else:
-        for line in shown(history):
-            print(line)
+        print(fitted(*shown(history)))
     return 0
 
 

@@ -21,6 +21,7 @@ from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
 from tachograph.printable import printable
 from tachograph.server_address import server_url
 from tachograph.signatures.table import table
+from tachograph.wrapping import columns
 
 LOKI_PORT = 3100
 EPILOG = """\
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.json:
         print(versioned_json(as_object(verdict)))
     elif verdict.state != "unreadable":
-        print("\n".join(text.lines(verdict)))
+        print("\n".join(text.lines(verdict, columns())))
     if verdict.state == "unreadable":
         for problem in reading.problems or [Unread("tachograph logs", "nothing was given to read")]:
             print(printable(f"tachograph logs: {problem.name}: {problem.why}"), file=sys.stderr)

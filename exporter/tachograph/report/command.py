@@ -19,6 +19,7 @@ from tachograph.report.page import in_words, page
 from tachograph.report.queries import TIMEOUT, matcher
 from tachograph.report.window import Window
 from tachograph.unreadable import UNREADABLE
+from tachograph.wrapping import fitted
 
 
 def _parser() -> CommandParser:
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     first = fired.first()
     said = in_words(fired, first) if first else "no alert fired."
     what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {humanize.short(size)}B; {said}"
-    sys.stdout.write(printable(what) + "\n")
+    sys.stdout.write(fitted(what) + "\n")
     return 0
 
 

@@ -23,12 +23,14 @@ from tachograph.triage.facts import gather
 from tachograph.triage.findings import AskedSource, Triage
 from tachograph.triage.modes import NextCommand, next_commands
 from tachograph.unreadable import UNREADABLE
+from tachograph.wrapping import columns
 
 QUERY_SECONDS = 30.0
 RUNS_NAMED = 20
 EPILOG = """\
-TIME is 2h or 1h30m (that long ago), now, or ISO: 2026-01-31T02:00:00Z. Without a zone it is UTC.
-Without Prometheus the exporters that are named, or the one of this node, and the logs are asked.
+TIME is 2h or 1h30m (that long ago), now, or ISO: 2026-01-31T02:00:00Z. Without
+a zone it is UTC. Without Prometheus the exporters that are named, or the one of
+this node, and the logs are asked.
 
 examples:
   tachograph triage llama-70b
@@ -100,7 +102,10 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     commands = _commands(found)
-    print(versioned_json(as_object(found, commands)) if given.json else "\n".join(text.lines(found, commands)))
+    if given.json:
+        print(versioned_json(as_object(found, commands)))
+    else:
+        print("\n".join(text.lines(found, commands, columns())))
     if given.incident:
         try:
             incident.write(given.incident, found, commands, prometheus)
