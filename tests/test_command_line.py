@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +76,13 @@ def test_every_help_fits_a_terminal(
     text = capsys.readouterr().out
     assert text.startswith("usage: tachograph")
     assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"run", "exporter"}))
+def test_every_text_is_wrapped(command: str) -> None:
+    """By the one place that knows how wide it may be; `run` and `exporter` write logs. Tests of each try it."""
+    package = Path(importlib.import_module(COMMANDS[command].main.partition(":")[0]).__file__ or "").parent
+    assert any("from tachograph.wrapping import" in path.read_text(encoding="utf-8") for path in package.glob("*.py"))
 
 
 def test_what_a_program_without_a_log_prints_names_us() -> None:
