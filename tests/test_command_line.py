@@ -49,32 +49,22 @@ def test_help_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert capsys.readouterr().out == listed
     assert all(f"\n  {name} " in listed for name in COMMANDS)
+    assert max(map(len, listed.splitlines())) <= 80
     assert main(["help", "doctor"]) == 0
     assert capsys.readouterr().out.startswith("usage: tachograph doctor ")
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_help_ends_with_the_exit_statuses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of `run` are the script's, which its help says."""
-    with contextlib.suppress(SystemExit):
-        main([command, "--help"])
-    text = capsys.readouterr().out
-    last = text.rpartition("exit status")[2]
-    assert "\n  0  " in last or "the script's" in last
-
-
-@pytest.mark.parametrize(
-    "command", ["", *sorted(COMMANDS), *(f"blackbox {one}" for one in ("capture", "collect", "analyze"))]
-)
-def test_every_help_fits_a_terminal(
+@pytest.mark.parametrize("command", [*sorted(COMMANDS), "blackbox capture", "blackbox collect", "blackbox analyze"])
+def test_every_help_fits_and_ends_with_the_exit_statuses(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of 80 columns, with all of its examples."""
+    """A terminal of 80 columns, its examples too. The statuses of `run` are the script's, which its help says."""
     monkeypatch.setenv("COLUMNS", "80")
     with contextlib.suppress(SystemExit):
         main([*command.split(), "--help"])
     text = capsys.readouterr().out
-    assert text.startswith("usage: tachograph")
+    last = text.rpartition("exit status")[2]
+    assert "\n  0  " in last or "the script's" in last
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 

@@ -354,4 +354,4 @@ def test_files(incident: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_what_is_said_fits_a_terminal(incident: Any, tmp_path: Path, fits: Callable[..., None]) -> None:
     """The line on the report and its first page."""
     flags = ["--since", iso(incident.start), "--until", iso(incident.end), "--prometheus", incident.url]
-    fits(lambda: main([RUN, *flags, "--out", str(tmp_path / "report.html")]))
+    fits(lambda: main([RUN, *flags, "--out", str(tmp_path / "report.html")]), takes_long=True)
