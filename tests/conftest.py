@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import re
 import signal
 import sys
 import threading
@@ -26,6 +27,34 @@ from tests.torch_programs import TorchPrograms
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = "bookworm", "sid"
 """Prometheus 2.42 and Alertmanager 0.25, which must be had; 3.5 and 0.33, from a suite whose versions roll."""
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands break no line of their texts, for tests of what these say."""
+    monkeypatch.setenv("COLUMNS", "10000")
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Run a command for a terminal of 80 columns, and for none, which is 100; fail if a line could be shorter.
+
+    Lines that match `whole` are to be pasted, or were written by others, and are not broken. What takes long is run
+    for the terminal alone.
+    """
+
+    def check(run: Callable[[], object], whole: str = "(?!)", *, takes_long: bool = False) -> None:
+        for width in (80,) if takes_long else (100, 80):
+            monkeypatch.delenv("COLUMNS", raising=False)
+            if width == 80:
+                monkeypatch.setenv("COLUMNS", "80")
+            run()
+            out = capsys.readouterr().out
+            assert out
+            long = [line for line in out.splitlines() if len(line) > width and not re.match(whole, line)]
+            assert [line for line in long if " " in line.strip()] == [], f"longer than {width}"
+
+    return check
 
 
 @pytest.fixture(autouse=True)

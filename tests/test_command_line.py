@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -46,19 +49,30 @@ def test_help_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert capsys.readouterr().out == listed
     assert all(f"\n  {name} " in listed for name in COMMANDS)
+    assert max(map(len, listed.splitlines())) <= 80
     assert main(["help", "doctor"]) == 0
     assert capsys.readouterr().out.startswith("usage: tachograph doctor ")
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_help_ends_with_the_exit_statuses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of `run` are the script's, which its help says."""
+@pytest.mark.parametrize("command", [*sorted(COMMANDS), "blackbox capture", "blackbox collect", "blackbox analyze"])
+def test_every_help_fits_and_ends_with_the_exit_statuses(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal of 80 columns, its examples too. The statuses of `run` are the script's, which its help says."""
+    monkeypatch.setenv("COLUMNS", "80")
     with contextlib.suppress(SystemExit):
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     text = capsys.readouterr().out
     last = text.rpartition("exit status")[2]
     assert "\n  0  " in last or "the script's" in last
-    assert all(len(line) <= 120 for line in text.splitlines())
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"run", "exporter"}))
+def test_every_text_is_wrapped(command: str) -> None:
+    """By the one place that knows how wide it may be; `run` and `exporter` write logs. Tests of each try it."""
+    package = Path(importlib.import_module(COMMANDS[command].main.partition(":")[0]).__file__ or "").parent
+    assert any("from tachograph.wrapping import" in path.read_text(encoding="utf-8") for path in package.glob("*.py"))
 
 
 def test_what_a_program_without_a_log_prints_names_us() -> None:
@@ -66,3 +80,13 @@ def test_what_a_program_without_a_log_prints_names_us() -> None:
     program = "from tachograph.client.core.notice import notice; notice('a', 'no exporter', OSError('gone'))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stderr == "tachograph: no exporter: OSError('gone')\n"
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a command is doing: status 130, as of a program that the signal ends."""
+
+    def interrupted(_: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tachograph.history.command.main", interrupted)
+    assert main(["history"]) == 130

@@ -11,6 +11,7 @@ from tachograph._version import __version__
 from tachograph.closed_output import exit_status
 from tachograph.humanize import suggestion
 from tachograph.printable import printable
+from tachograph.wrapping import columns, wrapped
 
 
 class Command(NamedTuple):
@@ -92,7 +93,8 @@ def _command(given: Sequence[str]) -> int:
         return 0
     if given and given[0] in ("-h", "--help"):
         print("usage: tachograph [--version] [--help] COMMAND ...\n\ncommands:")
-        print("\n".join(f"  {name:10} {command.summary}" for name, command in COMMANDS.items()))
+        listed = (f"  {name:10} {command.summary}" for name, command in COMMANDS.items())
+        print("\n".join(wrapped(listed, min(columns(), 80), hang=11)))
         print("\nSee tachograph help COMMAND for its options.")
         return 0
     if not given or given[0] not in COMMANDS:
@@ -104,6 +106,8 @@ def _command(given: Sequence[str]) -> int:
         return _run(given[0], given[1:])
     except ModuleNotFoundError as error:
         return _missing(given[0], error)
+    except KeyboardInterrupt:
+        return 130
 
 
 def _watch(arguments: Sequence[str], quiet: bool) -> int:

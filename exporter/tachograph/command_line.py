@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from textwrap import fill
 from typing import Any, NoReturn
 
 from tachograph.humanize import did_you_mean, suggestion
 from tachograph.printable import printable
+
+JSON_VERSION = 1
+"""Of the object that a command prints for --json; adding a key does not change it."""
 
 WIDTH = 79
 """Columns of a help text that has exit statuses, and so is not wrapped to the terminal."""
@@ -19,7 +23,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, *, statuses: Mapping[int, str] | None = None, **options: Any) -> None:  # noqa: ANN401
         if statuses:
-            listed = "\n".join(f"  {number}  {meaning}" for number, meaning in statuses.items())
+            listed = "\n".join(
+                fill(f"  {number}  {meaning}", WIDTH, subsequent_indent=" " * 5) for number, meaning in statuses.items()
+            )
             options["description"] = fill(options.get("description", ""), WIDTH)
             options["epilog"] = f"{fill(options.get('epilog', ''), WIDTH)}\n\nexit status:\n{listed}".strip()
             options["formatter_class"] = argparse.RawDescriptionHelpFormatter
@@ -49,6 +55,11 @@ class CommandParser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 for parser in action.choices.values():
                     yield from parser._known_options()
+
+
+def versioned_json(content: Mapping[str, object]) -> str:
+    """Return what --json prints: an object with its version first. docs/schemas/ describes that of each command."""
+    return json.dumps({"version": JSON_VERSION, **content}, indent=2, allow_nan=False)
 
 
 def _unknown(word: str, options: Collection[str]) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from tachograph.bisect.command import main
 from tachograph.bisect.trial import run
+from tests.schemas import conforms
 
 DEADLINE = 30.0
 BISECT = (sys.executable, "-m", "tachograph", "bisect")
@@ -80,7 +81,7 @@ def test_a_node_is_named(capsys: Any) -> None:
     script = 'case ",{}," in *,gpu3,*) echo {count} {first}; exit 3;; esac'
     arguments = ["nodes", "--bad", "gpu[1-8]", "--good", "login", "--fewest", "2", "--json", "--", "sh", "-c", script]
     assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = conforms("bisect", capsys.readouterr().out)
     assert (found["found"], found["node"], found["rounds"]) == (True, "gpu3", 5)
     last = found["trials"][-1]
     assert (last["value"], last["status"], last["works"]) == ("gpu3,login", 3, False)
@@ -203,7 +204,10 @@ def test_a_hung_command_has_failed_and_is_ended(place: Path, fleeing: str) -> No
     done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     assert "fails: not done after" in done.stderr
-    assert {(one["value"], one["status"]) for one in json.loads(done.stdout)["trials"]} == {("1", 0), ("2", None)}
+    assert {(one["value"], one["status"]) for one in conforms("bisect", done.stdout)["trials"]} == {
+        ("1", 0),
+        ("2", None),
+    }
     assert not any(running(place).values())
 
 
@@ -274,3 +278,15 @@ def test_ends_that_are_not_as_given(capsys: Any) -> None:
     """Status 1: what fails from the beginning has no scale."""
     assert main(["ranks", "--good", "1", "--bad", "8", "--", "sh", "-c", "exit {}"]) == 1
     assert "ranks 1 fails already: nothing to bisect. Give another --good." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("test {} -lt 24", ["ranks", "--good", "8", "--bad", "64", "--step", "8"]),
+        ("false {}", ["nodes", "--bad", "gpu[1-2]"]),
+    ],
+)
+def test_it_fits_a_terminal(place: Path, fits: Callable[..., None], script: str, arguments: list[str]) -> None:
+    """Whatever is found, and where nothing is."""
+    fits(lambda: main([*arguments, "--", "sh", "-c", script]))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tachograph.__main__ import main
 from tests.blackbox.made_job import Call, Job, Stuck
+from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 REAL = Path(__file__).parent / "flight_recorder"
 WORLD = {"0": range(4)}
@@ -38,7 +41,7 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The object has the culprits with rank, reason and line, and what could not be decided."""
     folder = job(stuck=1).write(tmp_path)
     assert main(["blackbox", "analyze", "--json", str(folder)]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = conforms("blackbox-analyze", capsys.readouterr().out)
     assert [one["rank"] for one in found["culprits"]] == [1]
     assert found["culprits"][0]["reason"].startswith("stuck on the host")
     assert found["culprits"][0]["line"] == "/home/u/train.py:20 step"
@@ -111,3 +114,11 @@ def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path
     os.mkfifo(folder / "_dump_9")
     assert main(["blackbox", "analyze", str(folder)]) == 0
     assert "HELD UP BY: rank 1" in capsys.readouterr().out
+
+
+def test_it_fits_a_terminal(tmp_path: Path, fits: Callable[..., None]) -> None:
+    """With real sets of 16 ranks, and where nobody can be named."""
+    for folder in sorted(path for path in REAL.iterdir() if path.is_dir()):
+        fits(lambda folder=folder: main(["blackbox", "analyze", str(folder)]))
+    equal = job(broken=frozenset("0")).write(tmp_path)
+    fits(lambda: main(["blackbox", "analyze", str(equal)]))

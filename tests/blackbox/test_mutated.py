@@ -86,7 +86,7 @@ def _analyze_mutated(folder: Path, rounds: int, seed: int) -> list[Verdict]:
             data = chance.choice(sources)
             (folder / f"_dump_{rank}").write_bytes(_mutated(data, chance) if chance.random() < 0.7 else data)
         found.append(analyze(folder))
-        assert text.lines(found[-1])
+        assert text.lines(found[-1], 80)
     return found
 
 

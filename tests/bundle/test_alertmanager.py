@@ -14,6 +14,8 @@ import yaml
 from tachograph.bundle import command, routes
 from tests.conftest import NEWEST
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 Write = Callable[..., Path]
 OLD = [kind for kind in command.RECEIVERS if kind not in routes.NEEDS]
 CHOICES = [chosen for count in (0, 1, 2, len(OLD)) for chosen in combinations(OLD, count)]

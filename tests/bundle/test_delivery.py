@@ -14,6 +14,9 @@ import yaml
 
 from tachograph.bundle import command, delivery, routes
 from tachograph_lab.processes import Children, answers, free_port
+from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 KUBE_PROMETHEUS = """
 inhibit_rules:
@@ -186,10 +189,17 @@ def test_the_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = tmp_path / "alertmanager.yml"
     path.write_text(yaml.safe_dump(merged(with_inhibitions(KUBE_PROMETHEUS))), encoding="utf-8")
     assert command.main(["--check", str(path), "--json"]) == 1
-    content = json.loads(capsys.readouterr().out)
+    content = conforms("bundle", capsys.readouterr().out)
     assert [one["what"][:10] for one in content["missing"]] == ["templates:"]
     (one,) = content["undelivered"]
     assert "would be silenced" in one["what"]
+
+
+def test_the_check_fits_a_terminal(tmp_path: Path, fits: Callable[..., None]) -> None:
+    """But for what is to be pasted; a comment stays one."""
+    path = tmp_path / "alertmanager.yml"
+    path.write_text(yaml.safe_dump(merged(in_front({"matchers": ['tier="hero"'], "receiver": "null"}))))
+    fits(lambda: command.main(["--check", str(path)]), "(?!#)")
 
 
 def test_which_alerts_are_tried(rules: list[dict[str, Any]]) -> None:

@@ -14,6 +14,8 @@ import yaml
 from tachograph import duration
 from tachograph.bundle import command, folder
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 ROOT = Path(__file__).resolve().parents[2]
 Write = Callable[..., Path]
 COMMITTED = {
@@ -273,3 +275,10 @@ def test_what_was_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
         "prometheus.yml", "rules", "alertmanager", "dashboards", "runbooks", "receivers", "next",
     ]  # fmt: skip
     assert "create /etc/alertmanager/secrets/slack-webhook-url," in lines[5]
+
+
+@pytest.mark.parametrize("kind", ["prometheus", "operator", "configmap"])
+def test_what_is_said_fits_a_terminal(tmp_path: Path, fits: Callable[..., None], kind: str) -> None:
+    """But for the commands to run next."""
+    flags = ["--format", kind, "--receiver", "pagerduty", "--receiver", "discord", "--force"]
+    fits(lambda: command.main(["--out", str(tmp_path / "bundle"), *flags]), "next: ")

@@ -17,6 +17,15 @@ from tachograph.blackbox import served
 from tachograph.blackbox.served import ServedBox
 from tests.collect.pretender import NOBODY, Pretender
 from tests.node.evidence.conftest import box, send_box
+from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
+
+
+def boxes(exporter: Any, run: str) -> list[dict[str, Any]]:
+    """Return the boxes that an exporter lists of a run, its name as in an address."""
+    found: list[dict[str, Any]] = conforms("api-blackbox", exporter.get(f"/api/blackbox/{run}")[2])["boxes"]
+    return found
 
 
 @pytest.fixture
@@ -25,7 +34,7 @@ def two_nodes(exporter_at: Callable[..., Any], ranks_at: Callable[..., Any]) -> 
     exporters = [exporter_at("--no-gpu", "--blackbox.ras=") for _ in range(2)]
     ranks = ranks_at(exporters[0], "root/a/r", {0: 4, 1: 3}) + ranks_at(exporters[1], "root/a/r", {2: 4, 3: 4})
     for one in exporters:
-        one.eventually(lambda one=one: len(json.loads(one.get("/api/blackbox/root%2Fa%2Fr")[2])["boxes"]) == 2)
+        one.eventually(lambda one=one: len(boxes(one, "root%2Fa%2Fr")) == 2)
     return [f"unix:{one.own}" for one in exporters], ranks
 
 
@@ -61,12 +70,12 @@ def test_through_prometheus(
     ranks_at(exporters[0], "root/a/r", {0: 4, 1: 3})
     ranks_at(exporters[1], "root/a/r", {2: 4, 3: 4})
     for one in exporters:
-        one.eventually(lambda one=one: len(json.loads(one.get("/api/blackbox/root%2Fa%2Fr")[2])["boxes"]) == 2)
+        one.eventually(lambda one=one: len(boxes(one, "root%2Fa%2Fr")) == 2)
     urls = [one.url for one in exporters]
     pretender.knows("root/a/r", *urls)
     asked = ["blackbox", "collect", "root/a/r", "--out", str(tmp_path), "--prometheus", f"http://{pretender.address}"]
     assert main([*asked, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = conforms("blackbox-collect", capsys.readouterr().out)
     assert [(one["rank"], one["exporter"]) for one in said["boxes"]] == [
         (0, urls[0]), (1, urls[0]), (2, urls[1]), (3, urls[1]),
     ]  # fmt: skip
@@ -98,7 +107,7 @@ def test_a_capture(two_nodes: tuple[list[str], list[Any]], capsys: pytest.Captur
     assert main(["blackbox", "capture", "root/a/r", "--json", *flags]) == 0
     for one in threads:
         one.join()
-    said = json.loads(capsys.readouterr().out)
+    said = conforms("blackbox-capture", capsys.readouterr().out)
     found = [(one["asked"], one["came"], one["missing"]) for one in said["exporters"]]
     assert found == [(2, [0, 1], []), (2, [2, 3], [])]
     assert said["ras"].endswith("not asked: blackbox.ras is empty")
@@ -110,7 +119,7 @@ def test_a_rank_that_does_not_answer(
     """One that holds Python's lock sends nothing: after the wait it is named, with a status of its own."""
     exporter = exporter_at("--no-gpu", "--blackbox.ras=")
     first, _silent = ranks_at(exporter, "r", {0: 4, 1: 3})
-    exporter.eventually(lambda: len(json.loads(exporter.get("/api/blackbox/r")[2])["boxes"]) == 2)
+    exporter.eventually(lambda: len(boxes(exporter, "r")) == 2)
     threading.Thread(target=lambda: first.answer() and send_box(first, "{}", reason="asked for")).start()
     own = f"unix:{exporter.own}"
     assert main(["blackbox", "capture", "r", "--wait", "2s", "--exporter", own, "--exporter", NOBODY]) == 3
@@ -125,7 +134,7 @@ def test_who_may_not_read_a_run_collects_what_is_public(
     """Over TCP without a password the boxes are without what is private, still name the line, and none is asked for."""
     exporter = exporter_at("--no-gpu", "--blackbox.ras=")
     ranks_at(exporter, "r", {0: 4, 1: 3, 2: 4, 3: 4})
-    exporter.eventually(lambda: len(json.loads(exporter.get("/api/blackbox/r")[2])["boxes"]) == 4)
+    exporter.eventually(lambda: len(boxes(exporter, "r")) == 4)
     assert main(["blackbox", "capture", "r", "--exporter", exporter.url]) == 1
     assert "403 Forbidden: it is for the run's owner and the site's readers" in capsys.readouterr().out
     assert main(["blackbox", "collect", "r", "--out", str(tmp_path / "boxes"), "--exporter", exporter.url]) == 0
@@ -146,7 +155,7 @@ def test_what_is_missing_is_said(
     """Ranks without a box and exporters that cannot be asked are named; the others' boxes are there."""
     exporter = exporter_at("--no-gpu")
     ranks_at(exporter, "r", {0: 4, 2: 4})
-    exporter.eventually(lambda: len(json.loads(exporter.get("/api/blackbox/r")[2])["boxes"]) == 2)
+    exporter.eventually(lambda: len(boxes(exporter, "r")) == 2)
     flags = ["--exporter", exporter.url, "--exporter", NOBODY]
     assert main(["blackbox", "collect", "r", "--out", str(tmp_path / "o"), *flags]) == 3
     said = capsys.readouterr().out
@@ -292,7 +301,7 @@ def test_places(pretender: Pretender, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(asked) == 0
     assert "  rank 1 (node-27, GPU 5, dp 7): stuck on the host" in capsys.readouterr().out
     assert main([*asked, "--json"]) == 0
-    (culprit,) = json.loads(capsys.readouterr().out)["culprits"]
+    (culprit,) = conforms("blackbox-analyze", capsys.readouterr().out)["culprits"]
     assert (culprit["node"], culprit["gpu"], culprit["coordinates"]) == ("node-27", "5", {"dp": 7})
     assert main(["blackbox", "analyze", str(tmp_path), "--prometheus", f"http://{NOBODY}"]) == 0
     said = capsys.readouterr()
@@ -328,3 +337,12 @@ def test_a_reader_who_leaves(pretender: Pretender, tmp_path: Path) -> None:
     with process.stderr:
         assert process.stderr.read() == b""
     assert process.wait(60) == 141
+
+
+def test_they_fit_a_terminal(pretender: Pretender, tmp_path: Path, fits: Callable[..., None]) -> None:
+    """But for the command to run next: with an exporter that wants a password, and one that nobody is at."""
+    pretender.has("r", ServedBox(0, 0, 100.0, "", 10), texts={0: b'{"rank": 0}'}, world_size=9)
+    pretender.answers[served.capture_path("r")] = (401, b"")
+    flags = ["--exporter", pretender.address, "--exporter", NOBODY]
+    fits(lambda: main(["blackbox", "collect", "r", "--out", str(tmp_path), *flags]), "Next: ")
+    fits(lambda: main(["blackbox", "capture", "r", "--wait", "1s", *flags]))

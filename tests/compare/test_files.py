@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,14 @@ import pytest
 from tachograph.compare.command import main
 from tachograph.compare.measures import NAMES
 from tests.compare.conftest import Write
+from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 def as_json(capsys: Any, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     status = main([*map(str, arguments), "--json"])
-    return status, json.loads(capsys.readouterr().out)
+    return status, conforms("compare", capsys.readouterr().out)
 
 
 def row(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -197,3 +200,13 @@ def test_no_write_permission_is_no_traceback(write: Write, tmp_path: Path, capsy
         pytest.skip("root reads everything")
     assert main([str(a), str(a)]) == 4
     assert "Permission denied" in capsys.readouterr().err
+
+
+def test_it_fits_a_terminal(write: Write, fits: Callable[..., None]) -> None:
+    """A table that is wider has its verdicts below the rows, and no row is lost."""
+    a, b = write("a"), write("b", 0.05)
+    few, other = write("few", steps=15), write("other", 0.5, tokens=8192.0, loss=9.0)
+    for second in (b, few, other):
+        fits(lambda second=second: main([str(a), str(second)]))
+    fits(lambda: main([str(a), str(b), "--fixes", "DataStall"]))
+    fits(lambda: main([str(a), "--save", str(a.with_name("kept.json"))]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from tachograph.compare.command import main
 from tachograph_lab.processes import free_port
 from tests.compare.conftest import HOUR, RANKS, Recorded
+from tests.schemas import conforms
 
 pytestmark = pytest.mark.e2e
 
@@ -19,7 +19,7 @@ def compared(recorded: Recorded, capsys: Any, *arguments: str | Path) -> tuple[i
     status = main([*map(str, arguments), "--json", "--prometheus", recorded.url])
     shown = capsys.readouterr()
     assert shown.out, shown.err
-    return status, json.loads(shown.out)
+    return status, conforms("compare", shown.out)
 
 
 def around(recorded: Recorded, run: str, *more: str) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def test_what_was_saved_is_compared_without_a_server(recorded: Recorded, tmp_pat
     capsys.readouterr()
     nowhere = f"http://127.0.0.1:{free_port()}"
     status = main([*map(str, parts), "--fixes", "DataStall", "--json", "--prometheus", nowhere])
-    found = json.loads(capsys.readouterr().out)
+    found = conforms("compare", capsys.readouterr().out)
     there = compared(recorded, capsys, *around(recorded, "stalled", "--fixes", "DataStall"))[1]
     assert (status, found["measures"], found["fix"]) == (0, there["measures"], there["fix"])
 

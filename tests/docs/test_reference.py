@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from tachograph.__main__ import COMMANDS
 from tachograph.node.config import read_config
 from tools.pages.reference import sample_file
 from tools.pages.variables import VARIABLES
@@ -25,6 +26,17 @@ def test_every_variable_has_its_row() -> None:
     known = {one.name for one in VARIABLES}
     assert set(OURS.findall(text)) == {name for name in known if OURS.fullmatch(name)}
     assert [name for name in known if not re.search(rf"\b{name}\b", text)] == ["NO_COLOR"], "Textual and rich read this"
+
+
+def test_every_exit_status_is_documented() -> None:
+    """Of each command, and of each below it: at least that it did what was asked, and wrong arguments."""
+    page = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:`([a-z ]+)`)? \| (?:(\d+) )?\| .", page, re.MULTILINE)
+    found: dict[str, list[str]] = {}
+    for name, status in rows:
+        found.setdefault(name or list(found)[-1], []).append(status)
+    assert {name.partition(" ")[0] for name in found} == set(COMMANDS)
+    assert [name for name, statuses in found.items() if not {"0", "2"} <= set(statuses)] == ["run"]
 
 
 def test_the_sample_file_is_the_default(tmp_path: Path) -> None:

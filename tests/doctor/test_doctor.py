@@ -26,6 +26,9 @@ from tachograph_lab import binaries
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import FIRING, RESOLVED, Pager
 from tachograph_lab.processes import Children, answers, free_port
+from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 LOOP = """
 import time, tachograph
@@ -359,12 +362,20 @@ def test_the_socket_of_another_node_is_not_looked_for_here(
         child = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
         child.wait_until(lambda: answers(f"{url}/-/ready"), 30)
         assert main(["--exporter", url, "--json"]) == 0
-        checks = json.loads(capsys.readouterr().out)["checks"]
+        checks = conforms("doctor", capsys.readouterr().out)["checks"]
         assert checks[0]["what"].startswith("socket: it is on 127.0.0.1, and this machine is ")
         assert (checks[0]["verdict"], checks[0]["then"]) == ("not checked", "run tachograph doctor there")
         assert "exporter" in checks[1]["what"]
     assert main(["--exporter", url]) == 1
     assert [line[:17] for line in wrong(capsys.readouterr().out.splitlines())] == ["FAIL no exporter "]
+
+
+def test_it_fits_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: Callable[..., None]) -> None:
+    """What to do begins a line of its own where it does not fit beside what is wrong."""
+    monkeypatch.setenv("TACHOGRAPH_SOCKET", str(tmp_path / "none.sock"))
+    nobody = "http://127.0.0.1:9"
+    fits(lambda: main(["--exporter", nobody, "--prometheus", nobody, "--alertmanager", nobody]))
+    fits(lambda: main([]))
 
 
 def test_which_addresses_are_this_machine() -> None:

@@ -35,6 +35,8 @@ from tachograph_lab.demo.screen import Screen
 from tachograph_lab.pager import Pager
 from tests.node.conftest import HandClock, Table, TwoGpus
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 HOSTILE = (
     "a\x1b[31;66m\x1b[2J\x1b]52;c;ZXZpbA==\x07\x1b]8;;http://evil\x1b\\\x9b31m\x90q\x9c\r\n\t\x08\x7f\x0c\x85\u2028"
     "\u202e\u2066\u200f\u200b<img src=x>[red]"
@@ -252,7 +254,7 @@ def test_silences(answering: Callable[..., str], run: Callable[..., Said]) -> No
     assert_harmless(out)
     begin = ("silence", HOSTILE, "--for", "1h", "--why", "w", "--by", "b", "--alertmanager")
     status, out, error = run(*begin, served(answering, json.dumps({"silenceID": HOSTILE})))
-    assert (status, error, out.count("\n")) == (0, "", 2)
+    assert (status, error, out.count("\n")) == (0, "", 3)
     assert_harmless(out)
     refusal = HOSTILE.encode()
     url = answering(b"HTTP/1.1 400 Bad\r\nContent-Length: %d\r\n\r\n" % len(refusal) + refusal)

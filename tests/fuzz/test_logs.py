@@ -47,7 +47,7 @@ def check(given: tuple[bytes, int]) -> None:
     )
     for reading in (whole, apart):
         verdict = conclude(reading)
-        assert all(line == line.rstrip("\n") for line in text.lines(verdict))
+        assert all(line == line.rstrip("\n") for line in text.lines(verdict, 80))
         assert json.loads(json.dumps(as_object(verdict), allow_nan=False))["state"] == verdict.state
         assert all(one.weight < one.weight.CASCADE for one in verdict.roots)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +13,10 @@ from tachograph.history.command import main
 from tachograph.history.recorded import CHUNK, STEP, read
 from tachograph.prometheus_api import Prometheus
 from tests.history.conftest import AFTER_SAVES, BLAMED, ELSEWHERE, LENGTH, MadePast
+from tests.schemas import conforms
+from tools.debian.help_texts import help_of
 
-pytestmark = pytest.mark.prometheus
+pytestmark = [pytest.mark.prometheus, pytest.mark.usefixtures("wide")]
 
 
 def asked(past: MadePast, *more: str) -> list[str]:
@@ -28,7 +30,7 @@ def found(past: MadePast) -> Any:
         [sys.executable, "-m", "tachograph", "history", *asked(past, "--json")],
         check=True, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    return json.loads(done.stdout)
+    return conforms("history", done.stdout)
 
 
 def test_the_node_with_most_incidents_comes_first(found: Any) -> None:
@@ -105,8 +107,15 @@ def test_one_run_alone(past: MadePast, capsys: pytest.CaptureFixture[str], run: 
 def test_incidents_of_a_runs_nodes_are_its_own(past: MadePast, capsys: pytest.CaptureFixture[str]) -> None:
     """Whichever run's alert named a node first in that hour, as long as this one was there: a quarter of the time."""
     assert main(asked(past, "beside", "--json")) == 0
-    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    (node,) = conforms("history", capsys.readouterr().out)["nodes"]
     assert (node["node"], node["incidents"], node["runs"]) == ("node-07", 3, ["run-0", "run-1", "run-2"])
+
+
+def test_exit_statuses(past: MadePast, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that the help and docs/reference.md document, and no other."""
+    found = {0: main(asked(past, "well")), 1: main(asked(past, "hart")), 2: main(asked(past, "--within", "soon"))}
+    assert found == {number: number for number in help_of("history").statuses()}
+    assert capsys.readouterr().err.count("\n") == 2
 
 
 def test_wrong_arguments(past: MadePast, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,3 +139,8 @@ def test_time_in_which_a_run_could_fail(past: MadePast) -> None:
     assert 9 * len(past.failures) <= without <= 11 * len(past.failures)
     assert [one.at for one in runs["hurt"].failures] == past.failures
     assert {one.alert for one in runs["hurt"].failures} == {"RankFailed"}
+
+
+def test_it_fits_a_terminal(past: MadePast, fits: Callable[..., None]) -> None:
+    """However many runs a node has hurt, and whatever can be said of causes."""
+    fits(lambda: main(asked(past)), takes_long=True)

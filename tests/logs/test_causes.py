@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from tachograph.__main__ import main
 from tachograph.logs.reading import Reading, read
 from tachograph.logs.sources import plan
 from tachograph.logs.verdict import LogVerdict, conclude
+from tests.schemas import conforms
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 TIMEOUT = (
@@ -244,5 +244,5 @@ def test_a_link_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "run.log").write_text(f"[rank2]: {OOM}\n", encoding="utf-8")
     assert main(["logs", "--json", str(tmp_path)]) == 0
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    (problem,) = conforms("logs", capsys.readouterr().out)["problems"]
     assert "symbolic links" in problem["why"]

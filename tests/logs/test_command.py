@@ -8,9 +8,10 @@ import io
 import json
 import lzma
 import os
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ import pytest
 
 from tachograph.__main__ import main
 from tachograph.logs import remote, scan
+from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 ROOT = "[rank3]: 2026-11-26 03:12:33,1 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 CASCADE = "[rank{}]: 2026-11-26 03:22:3{},1 Some NCCL operations have failed or timed out.\n"
@@ -34,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
 
 def as_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     status, out, _ = run(capsys, "--json", *arguments)
-    return status, json.loads(out)
+    return status, conforms("logs", out)
 
 
 @pytest.fixture
@@ -336,3 +340,11 @@ def test_a_loki_that_does_not_answer_as_expected(
     assert status == 1
     assert said in err
     assert "secret" not in err
+
+
+def test_it_fits_a_terminal(log: Path, tmp_path: Path, fits: Callable[..., None]) -> None:
+    """But for the line of the log that names the cause."""
+    cause = f"  {re.escape(str(log))}:\\d+: "
+    fits(lambda: main(["logs", str(log)]), cause)
+    log.write_text("\n".join(CASCADE.format(rank, 1) for rank in range(64)), encoding="utf-8")
+    fits(lambda: main(["logs", str(log), str(tmp_path / "nowhere")]), cause)

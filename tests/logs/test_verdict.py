@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tachograph.logs.reading import Reading, read_stream
 from tachograph.logs.scan import Context
 from tachograph.logs.verdict import LogVerdict, conclude
 from tests.logs.composed import RANKS, composed
+from tests.schemas import conforms
 
 NOW = 1796000000.0  # 30 November 2026
 CASCADE = "[rank{}]: 2026-11-26 {} Some NCCL operations have failed or timed out."
@@ -46,7 +46,7 @@ def test_the_root_wins_in_a_composed_log(seed: int, tmp_path: Path, capsys: pyte
             assert own
             (path / f"{rank}.log").write_text("\n".join(own), encoding="utf-8")
     assert main(["logs", "--json", str(path)]) == 0
-    found = json.loads(capsys.readouterr().out)["findings"][0]
+    found = conforms("logs", capsys.readouterr().out)["findings"][0]
     assert (found["category"], found["role"], found["rank"]) == (root["category"], "root", culprit)
     assert root["text"].strip() in found["line"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.schemas import conforms
 
 FOLDER = Path(__file__).parent
 RANKS = 4
@@ -67,7 +68,8 @@ class Launcher:
                     process.wait()
         said = errors.read_text(encoding="utf-8", errors="replace")
         assert out.is_file(), said[-3000:]
-        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8") or "null")
-        assert found, said[-3000:]
+        text = out.read_text(encoding="utf-8")
+        assert text, said[-3000:]
+        found: dict[str, Any] = conforms("preflight", text)
         assert (process.returncode == 0) == (found["state"] != "fail"), said[-3000:]
         return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from tachograph.preflight import options, textfile
 from tachograph.preflight.checklists import BY_HAND, ITEMS, answered
 from tachograph.preflight.command import CHECKS
 from tachograph.preflight.finding import Measurement
+from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 ROOT = Path(__file__).parents[2]
 NAMES = [check.name for check in CHECKS]
@@ -38,7 +41,7 @@ def test_a_healthy_node_passes_without_torch(tmp_path: Path) -> None:
         "before", "--textfile", file,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = conforms("preflight", done.stdout)
     assert (found["version"], found["state"], found["findings"], found["ranks"]) == (1, "ok", [], None)
     states = {one["check"]: one["state"] for one in found["checks"]}
     assert list(states) == NAMES
@@ -70,7 +73,7 @@ def test_a_hung_folder_ends_at_the_limit(tmp_path: Path) -> None:
     """With which the probe is given up, as for a server that is lost."""
     done = preflight("--no-torch", "--json", "--only", "checkpoints", "--checkpoint-dir", tmp_path, "--limit", "1ms")
     assert done.returncode == 1
-    (found,) = json.loads(done.stdout)["findings"]
+    (found,) = conforms("preflight", done.stdout)["findings"]
     assert "did not end within" in found["what"] or "does not answer" in found["what"]
 
 
@@ -139,7 +142,7 @@ def test_sizes_are_read() -> None:
 def test_the_examples_are_ones_that_run() -> None:
     """Of the document and of the help."""
     document = (ROOT / "docs/preflight.md").read_text(encoding="utf-8")
-    found = re.findall(r"tachograph preflight([^|\n]*)", document + options.EPILOG)
+    found = re.findall(r"tachograph preflight([^|\n]*)", document + options.EPILOG.replace("\\\n", ""))
     lines = [line for line in found if not line.startswith("`")]
     assert len(lines) >= 10
     for line in lines:
@@ -189,3 +192,9 @@ def test_a_closed_output_ends_it_quietly() -> None:
         done.stdout.close()
         assert [line for line in done.stderr.read().splitlines() if not line.startswith("preflight: ")] == []
     assert done.returncode == 141
+
+
+def test_it_fits_a_terminal(tmp_path: Path, fits: Callable[..., None]) -> None:
+    """What is wrong, what to do, and a checklist."""
+    flags = ("--no-torch", "--checklist", "scaling-up", "--checkpoint-dir", tmp_path / "none", "--limit", "5s")
+    fits(lambda: print(preflight(*flags, NCCL_SOCKET_IFNAM="eth0").stdout))

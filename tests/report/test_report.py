@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,7 @@ from tachograph.report.command import main
 from tachograph.report.page import page
 from tachograph.report.queries import SectionQueries
 from tachograph.report.window import Window
+from tests.schemas import conforms
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, HOSTILE, CULPRIT = "llama-70b", '</title><script>alert("x")</script>\\$run', "21"
@@ -81,7 +83,7 @@ def test_the_report_as_json(incident: Any, tmp_path: Path, capsys: pytest.Captur
     address = incident.url.removeprefix("http://")
     flags = ["--since", since, "--until", until, "--out", str(out), "--prometheus", address, "--json"]
     assert main([RUN, *flags]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = conforms("report", capsys.readouterr().out)
     assert (found["run"], found["file"], found["bytes"]) == (RUN, str(out), out.stat().st_size)
     assert [(each["alert"], each["severity"]) for each in found["alerts"][:2]] == [
         ("GpuLost", "critical"),
@@ -347,3 +349,9 @@ def test_files(incident: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "<title>llama-70b" in out.read_text(encoding="utf-8")
     assert out.stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest.html", "report.html"]
+
+
+def test_what_is_said_fits_a_terminal(incident: Any, tmp_path: Path, fits: Callable[..., None]) -> None:
+    """The line on the report and its first page."""
+    flags = ["--since", iso(incident.start), "--until", iso(incident.end), "--prometheus", incident.url]
+    fits(lambda: main([RUN, *flags, "--out", str(tmp_path / "report.html")]), takes_long=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ import pytest
 from tachograph.silence.command import RESTART_ALERTS, main
 from tachograph_lab.pager import Pager
 from tachograph_lab.processes import Children, answers, free_port
+from tests.schemas import conforms
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 Alert = dict[str, str]
 CONFIGURATION = """
@@ -97,7 +100,7 @@ def test_everything_as_json(running: Running, capsys: Any) -> None:
 
     def said(*arguments: str) -> Any:
         assert running.silence(*arguments, "--json") == 0
-        return json.loads(capsys.readouterr().out)
+        return conforms("silence", capsys.readouterr().out)
 
     created = said("r", "--for", "20m", "--why", "new switch", "--by", "ada", "--planned-restart")
     (one,) = created["silences"]
@@ -163,3 +166,11 @@ def test_a_long_silence_needs_a_yes(capsys: Any) -> None:
 def test_alerts_of_a_restart_exist(rules: list[dict[str, Any]]) -> None:
     """A renamed alert must not page through a planned restart."""
     assert set(RESTART_ALERTS) <= {rule.get("alert") for rule in rules}
+
+
+@pytest.mark.e2e
+def test_it_fits_a_terminal(running: Running, fits: Callable[..., None]) -> None:
+    """But for the command that ends it, and however long the reason is."""
+    why = "a switch of rack 7 is replaced, " * 6
+    fits(lambda: running.silence("a-run-with-a-long-name", "--for", "20m", "--why", why, "--planned-restart"), "  tach")
+    fits(lambda: running.silence("--list"))

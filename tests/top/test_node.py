@@ -17,6 +17,7 @@ from tachograph.node.samples import GpuIdentity, Sample
 from tachograph.server_address import DEFAULT_PORT, exporter_url
 from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_source import NodeSource
+from tests.schemas import conforms
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = (ROOT / "tests/node/golden/node.prom").read_text(encoding="utf-8")
@@ -79,7 +80,7 @@ def test_once_and_json(exporter: Any, top: Top) -> None:
     assert " DEAD  llama-7b  3 of 4 ranks up, " in text
     assert re.search(r"\n▌ +3 dead ", text)
     status, out, _ = top("--exporter", exporter.url.removeprefix("http://"), "--json", "--interval", "0.2")
-    facts = json.loads(out)
+    facts = conforms("top", out)
     assert (status, facts["view"], facts["source"], len(facts["ranks"])) == (0, "node", exporter.url, 4)
     assert facts["alerts"] is None
 

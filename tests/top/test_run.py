@@ -15,6 +15,7 @@ from tachograph.catalog import index as catalog
 from tachograph.prometheus_api import Prometheus, TimeSeries
 from tachograph.top import queries
 from tachograph.top.run_source import RunSource
+from tests.schemas import conforms
 
 ROOT = Path(__file__).resolve().parents[2]
 HUNG, SICK = "llama-70b", "mixtral"
@@ -83,14 +84,14 @@ def test_a_sick_run(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_rank_that_moved_is_shown_where_it_lives(top: Top, crowd: Any) -> None:
     """A rank that another node still shows after it has moved has no second row."""
-    facts = json.loads(top(SICK, "--prometheus", crowd.url, "--json")[1])
+    facts = conforms("top", top(SICK, "--prometheus", crowd.url, "--json")[1])
     assert [(rank["node"], rank["state"]) for rank in facts["ranks"] if rank["rank"] == 6] == [("node-29", "running")]
 
 
 def test_json(top: Top, crowd: Any) -> None:
     """The facts come as strict JSON in base units; what is not known is null, NaN a string."""
     status, text, _ = top(SICK, "--prometheus", crowd.url, "--json")
-    facts = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    facts = conforms("top", text)
     assert (status, facts["view"], facts["source"], facts["ranks_in_all"]) == (0, "run", crowd.url, 8)
     assert {json.dumps(rank["coordinates"]) for rank in facts["ranks"]} == {"{}"}
     (run,) = facts["runs"]
@@ -175,3 +176,9 @@ def test_any_name_of_a_run_can_be_asked_for(run: str) -> None:
         queries.worst_gpus(run, 3), queries.of_gpus(["GPU-1", "GPU-a.b"]),
     ):  # fmt: skip
         promql_parser.parse(expression)
+
+
+def test_it_fits_a_terminal(top: Top, crowd: Any, fits: Callable[..., None]) -> None:
+    """And is 100 columns wide in a file."""
+    fits(lambda: print(top(SICK, "--prometheus", crowd.url, "--once")[1]))
+    fits(lambda: print(top(HUNG, "--prometheus", crowd.url, "--once")[1]))

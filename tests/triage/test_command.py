@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,9 @@ from tachograph.triage import elsewhere
 from tachograph.triage.findings import TriageFinding
 from tachograph_lab.processes import free_port
 from tests.report.conftest import HANG, PAGE, RUN, Incident
+from tests.schemas import conforms
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("wide")]
 
 NOBODY = "http://127.0.0.1:1"
 OOM = """\
@@ -54,7 +54,7 @@ def test_a_hang_behind_a_broken_gpu(incident: Incident, capsys: pytest.CaptureFi
 
 def test_as_json(incident: Incident, capsys: pytest.CaptureFixture[str]) -> None:
     """The same as an object."""
-    said = json.loads(asked(capsys, *during(incident), "--json", status=3)[0])
+    said = conforms("triage", asked(capsys, *during(incident), "--json", status=3)[0])
     assert said["version"] == 1
     assert said["run"] == RUN
     assert {said["finding"][key] for key in ("severity", "category", "mode")} == {"page", "hardware", "gpu_fault"}
@@ -141,7 +141,7 @@ def test_without_prometheus_the_exporters_answer(
     """What was tried, and what the exporter itself concludes, with the boxes that its ranks left."""
     node = exporter_at("--no-gpu", "--blackbox.ras=")
     ranks = ranks_at(node, "root/a/r", {0: 4, 1: 3, 2: 4, 3: 4})
-    node.eventually(lambda: len(json.loads(node.get("/api/blackbox/root%2Fa%2Fr")[2])["boxes"]) == 4)
+    node.eventually(lambda: len(conforms("api-blackbox", node.get("/api/blackbox/root%2Fa%2Fr")[2])["boxes"]) == 4)
     dark = ("--prometheus", f"http://127.0.0.1:{free_port()}", "--exporter", node.url)
     out, _ = asked(capsys, *dark, status=0, run="root/a/r")
     assert "not asked: Prometheus: no Prometheus at http://127.0.0.1:" in out
@@ -154,7 +154,7 @@ def test_without_prometheus_the_exporters_answer(
     assert hung.finding.ranks == ("1",)
     assert hung.finding.words.startswith("no single rank stands out; by their boxes: rank 1: ")
     ranks[2].close()
-    node.eventually(lambda: json.loads(node.get("/api/node")[2])["runs"][0]["state"] == "dead")
+    node.eventually(lambda: conforms("api-node", node.get("/api/node")[2])["runs"][0]["state"] == "dead")
     out, _ = asked(capsys, *dark, status=3, run="root/a/r")
     assert "PAGE: software: a rank was killed or crashed: rank 2 " in out
     out, _ = asked(capsys, *dark, status=1, run="bob/s")
@@ -180,7 +180,15 @@ def test_a_log_that_knows_more_than_a_figure(
 ) -> None:
     """A finding that has a cause of its own keeps it, and the log is evidence beside it."""
     (tmp_path / "job.out").write_text(OOM, encoding="utf-8")
-    said = json.loads(asked(capsys, *during(incident), "--logs", tmp_path, "--json", status=3)[0])
+    said = conforms("triage", asked(capsys, *during(incident), "--logs", tmp_path, "--json", status=3)[0])
     assert said["finding"]["category"] == "hardware"
     assert said["questions"][-1]["name"] == "logs"
     assert "out of memory" in said["questions"][-1]["evidence"][0]
+
+
+def test_it_fits_a_terminal(incident: Incident, fits: Callable[..., None], tmp_path: Path) -> None:
+    """But for the commands to run next; with sources that could not be asked, too."""
+    next_command = r"  \d\. "
+    fits(lambda: main(["triage", RUN, *during(incident)]), next_command)
+    nobody = ("--prometheus", "http://127.0.0.1:9", "--exporter", "127.0.0.1:9", "--logs", str(tmp_path))
+    fits(lambda: main(["triage", RUN, *nobody]), next_command)

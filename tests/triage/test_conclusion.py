@@ -63,7 +63,7 @@ def test_nothing_is_wrong() -> None:
     assert (found.finding.severity, found.finding.category, found.finding.words) == ("none", "none", "nothing is wrong")
     assert {one.answer for one in found.answers} == {"yes", "unknown"}
     assert found.lost_share is None
-    lines = text.lines(found, next_commands(found.finding.mode, {"run": RUN}))
+    lines = text.lines(found, next_commands(found.finding.mode, {"run": RUN}), 200)
     assert lines[1] == "ok: nothing is wrong"
     assert "Next:" not in lines
 
@@ -241,7 +241,7 @@ def test_the_cost_in_words() -> None:
     """GPU-hours since it began, and how many more every hour."""
     standing = [({"__name__": "run:overdue_seconds:min"}, 90.0), ({"__name__": "run:progress_age_seconds:min"}, 90.0)]
     found = triage(alert("RunHung", since=1800, **RANK), figures=standing)
-    lines = text.lines(found, next_commands(found.finding.mode, {"run": RUN}))
+    lines = text.lines(found, next_commands(found.finding.mode, {"run": RUN}), 200)
     assert "  about 8 GPU-hours lost so far, 16 more every hour" in lines
     assert lines[-6].startswith("  1. tachograph blackbox capture llama-7b; ")
 
@@ -253,4 +253,4 @@ def test_hostile_names_stay_names() -> None:
     found = conclude(Facts(run, NOW, {}))
     commands = next_commands("communication_stall", {"run": run})
     assert "'a\"}\n$nodes;rm -rf /'" in commands[0].command
-    assert not any("\n" in line for line in text.lines(found, commands))
+    assert not any("\n" in line for line in text.lines(found, commands, 80))

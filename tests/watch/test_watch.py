@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import termios
@@ -160,6 +161,22 @@ def test_without_a_terminal_each_trouble_is_said_at_once(
     assert (said.count("\n"), "\x1b" in said, "\r" in said) == (1, False, False)
     watched.tick()
     assert capsys.readouterr().err == ""
+
+
+def test_it_fits_a_terminal(pages: Any, played: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 columns: a trouble is broken at blanks, and of how the run goes as much is said as there is room for."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w", encoding="utf-8") as errors:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        monkeypatch.setattr(sys, "stderr", errors)
+        watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
+        played.one_slow_load(40.0)
+        watched.tick()
+        shown = re.sub(r"\x1b\[K|\r", "", screen.read(65536).decode()).splitlines()
+    assert shown[0].startswith("Run r: no step for 40 s")
+    assert shown[-1].startswith("r overdue: step 100")
+    assert len(shown) > 2
+    assert [line for line in shown if len(line) > 80 and " " in line.strip()] == []
 
 
 def test_advice_is_given_once(pages: Any, played: Any) -> None:

@@ -1,4 +1,4 @@
-"""The texts of `--help` of each command, taken apart for the manual and the completions."""
+"""The texts of `--help` of each command, taken apart for the manual, the completions and the reference."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ class Help:
                     found[option] = (" " in re.sub(r", ", ",", entry), text)
         return found
 
+    def statuses(self) -> Mapping[int, str]:
+        """Return the exit statuses with their meaning; none of a command with others below it, which have their own."""
+        listed = (section for section in self.sections if re.fullmatch("exit status( of .*)?", section.title))
+        return {} if self.commands() else {int(entry): text for one in listed for entry, text in one.entries}
+
     def commands(self) -> Mapping[str, str]:
         """Return the names of the commands below this one, with what each does."""
         if not any(" COMMAND " in line for line in self.usage):
@@ -56,13 +61,14 @@ class Help:
 def helps() -> Iterator[Help]:
     """Yield the help of each command, and after it that of each below it."""
     for name, command in COMMANDS.items():
-        found = _help(name, command.summary)
+        found = help_of(name, command.summary)
         yield found
         for below, summary in found.commands().items():
-            yield _help(f"{name} {below}", summary)
+            yield help_of(f"{name} {below}", summary)
 
 
-def _help(name: str, summary: str) -> Help:
+def help_of(name: str, summary: str = "") -> Help:
+    """Return the help of a command, or of one below it, such as `blackbox analyze`."""
     said = io.StringIO()
     with patch.dict(os.environ, _WIDE), contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
         main([*name.split(), "--help"])

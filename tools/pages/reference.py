@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tachograph import Recorder
 from tachograph.__main__ import COMMANDS
@@ -13,6 +13,7 @@ from tachograph.catalog.index import TRAIN_METRICS
 from tachograph.node.config import SETTINGS, Setting
 from tachograph.server_address import web_socket_path
 from tachograph.wire import SYSTEM_SOCKET
+from tools.debian.help_texts import Help, helps
 from tools.pages.variables import VARIABLES
 
 _PAGE = """\
@@ -22,9 +23,33 @@ Made by `make docs` from the code: do not edit.
 
 ## Commands
 
-`tachograph COMMAND --help` has the options and exit statuses of each.
+`tachograph COMMAND --help` has the options of each.
 
 {commands}
+
+### Exit statuses
+
+| command | | |
+|---|---|---|
+{statuses}
+
+Of every command, 1 is also that a package is not installed, and the text names it; 130 is Ctrl-C, where that is not the
+usual end; 141 is that nobody reads the output any more. A command that fails says why in one line on standard error.
+
+### JSON
+
+With `--json` a command prints one object to standard output, as its schema says:
+{schemas}.
+An exporter serves {pages}.
+
+Each has a `version`, which is raised if a key goes or changes its meaning; keys and values may be added without that.
+The schemas are those of this release, and closed: to read a newer one's objects too, allow additional properties.
+
+### Width
+
+On a terminal texts are as wide as it is, 80 columns being enough; elsewhere they are wrapped at 100, or at `$COLUMNS`.
+Paths, addresses, commands to run, and the line of a log that names a cause are not broken, nor is a message on standard
+error.
 
 ## Recorder
 
@@ -67,19 +92,46 @@ _DEFAULTS = {
 }
 """Defaults that depend on the environment, as a service of the system has them."""
 
+_PAGES_OF_JSON: Mapping[str, str] = {"/api/node": "api-node", "/api/blackbox/<run>": "api-blackbox"}
+"""The schema of what an exporter serves, by its address."""
+
 _IN_USE = tuple(one for one in SETTINGS if not one.help.startswith("Deprecated"))
 
 
 def reference_page() -> str:
     """Return the page as Markdown."""
+    found = list(helps())
     return _PAGE.format(
         commands="\n".join(f"- `{name}`: {command.summary}" for name, command in COMMANDS.items()),
+        statuses="\n".join(_statuses(found)),
+        schemas=_wrapped(_schema(one.name) for one in found if "--json" in one.options()),
+        pages=" and ".join(f"[`{address}`](schemas/{name}.json)" for address, name in _PAGES_OF_JSON.items()),
         arguments="\n".join(_arguments()),
         calls="\n".join(_calls()),
         options="\n".join(_items(inspect.getdoc(Recorder.watch) or "")),
         loggable=", ".join(f"`{row.key.removesuffix('_total')}`" for row in TRAIN_METRICS.values() if row.loggable),
         variables="\n".join(_variables()),
     )
+
+
+def _statuses(found: Iterable[Help]) -> Iterator[str]:
+    """Yield a row for each exit status of each command; those of `run` are the script's."""
+    for one in found:
+        name = f"`{one.name}`"
+        for number, meaning in one.statuses().items():
+            yield f"| {name} | {number} | {meaning} |"
+            name = ""
+        if not (one.statuses() or one.commands()):
+            (said,) = (text for part in one.sections for _, text in part.entries if text.startswith("exit status: "))
+            yield f"| {name} | | {said.removeprefix('exit status: ')} |"
+
+
+def _schema(command: str) -> str:
+    return f"[`{command}`](schemas/{command.replace(' ', '-')}.json)"
+
+
+def _wrapped(words: Iterable[str]) -> str:
+    return "\n".join(textwrap.wrap(", ".join(words), 120, break_long_words=False, break_on_hyphens=False))
 
 
 def _arguments() -> Iterator[str]:

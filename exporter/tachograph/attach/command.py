@@ -30,18 +30,21 @@ USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
 Run a PyTorch training script as Python would, and record it without an edit.
 
 options:
-  --name NAME           the run's name (default: TACHOGRAPH_RUN, or torchrun's or Slurm's name;
-                        --run is the same, but torchrun reads it as its --run-path)
+  --name NAME           the run's name (default: TACHOGRAPH_RUN, or torchrun's
+                        or Slurm's name; --run is the same, but torchrun reads
+                        it as its --run-path)
   --tokens-per-step N   tokens of one step, over all ranks
   --samples-per-step N  samples of one step, over all ranks
   --flops-per-token N   the model's operations per token, forward and backward
   --flops-per-step N    the same for a step, over all ranks
-  --precision NAME      number format of the matrix products: bf16, fp16, tf32, fp8, ...
-  --hang-seconds N      report a hang once the run has made no step for N seconds
-                        (default: TACHOGRAPH_HANG_SECONDS, or the limit of the alert rules)
-  --steps FILE          write the steps of rank 0 to a file, for tachograph compare; with {rank} in its
-                        name, those of every rank
-  --watch               start an exporter for this program alone, and show what it measures
+  --precision NAME      number format of the matrix products: bf16, fp16, ...
+  --hang-seconds N      report a hang once the run has made no step for N
+                        seconds (default: TACHOGRAPH_HANG_SECONDS, or the limit
+                        of the alert rules)
+  --steps FILE          write the steps of rank 0 to a file, for tachograph
+                        compare; with {rank} in its name, those of every rank
+  --watch               start an exporter for this program alone, and show what
+                        it measures
   --quiet               do not print a summary at the end
 
 exit status: the script's own; 2 for wrong options

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,24 +17,27 @@ from tachograph.bisect.scale import changes
 from tachograph.bisect.state import BisectState, StateError, asked_for, load, save
 from tachograph.bisect.tally import Tally, Trial, lead_for
 from tachograph.bisect.trial import CannotRunError, fill, run
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.printable import printable
 from tachograph.signals import signals_as_exit
+from tachograph.wrapping import fitted
 
 KINDS = ("ranks", "nodes", "batch", "layers")
-EPILOG = """\
-Each trial runs the command with {} replaced. It works if it exits with status 0; 125, 126 and 127 stop the bisection.
-Of nodes, {} is a list with commas, {count} is how many they are, {first} the first of them.
+EPILOG = r"""Each trial runs the command with {} replaced. It works if it exits with status
+0; 125, 126 and 127 stop the bisection. Of nodes, {} is a list with commas,
+{count} is how many they are, {first} the first of them.
 
 examples:
-  tachograph bisect ranks --good 8 --bad 64 --step 8 -- srun -n {} python train.py --steps 20
-  tachograph bisect batch --good 1 --bad 64 --time-limit 10m -- torchrun --nproc-per-node 8 train.py --batch {}
-  tachograph bisect nodes --bad 'gpu[01-64]' --fewest 2 -- srun -w {} -N {count} all_reduce_perf -b 1G
+  tachograph bisect ranks --good 8 --bad 64 --step 8 -- srun -n {} train.sh
+  tachograph bisect batch --good 1 --bad 64 -- torchrun train.py --batch {}
+  tachograph bisect nodes --bad 'gpu[01-64]' --fewest 2 -- \
+      srun -w {} -N {count} all_reduce_perf -b 1G
   tachograph bisect layers --good 24 --bad 96 -- python train.py --layers {}
 
 exit status:
   0    found
-  1    nothing found: the good end fails, the bad end works, no single node does it, or it cannot be told
+  1    nothing found: the good end fails, the bad end works, no single node does
+       it, or it cannot be told
   2    wrong arguments
   4    the command cannot be run, or the state is of another bisection
   130  interrupted; the same command goes on
@@ -53,9 +55,10 @@ class _Plan:
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="tachograph bisect",
-        usage="tachograph bisect {ranks,nodes,batch,layers} [--good A] --bad B [options] -- command {}",
-        description="Find the largest value that works beside the smallest that fails, or the one node that makes a "
-        "command fail.",
+        usage="tachograph bisect {ranks,nodes,batch,layers} [--good A] --bad B [options]\n"
+        "                         -- command {}",
+        description="Find the largest value that works beside the smallest that fails, or the one\n"
+        "node that makes a command fail.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -222,14 +225,13 @@ def _show(given: argparse.Namespace, found: Boundary | BadNode, state: BisectSta
     flaky = Tally(state.trials, 1).flaky
     is_found = found.node is not None if isinstance(found, BadNode) else not found.wrong
     if given.json:
-        content = {"version": 1, "kind": given.kind, "found": is_found, **asdict(found), "says": lines,
+        content = {"kind": given.kind, "found": is_found, **asdict(found), "says": lines,
                    "flaky": flaky, "trials": [asdict(one) for one in state.trials]}  # fmt: skip
-        print(json.dumps(content, indent=2))
+        print(versioned_json(content))
     else:
-        print("\n".join(map(printable, lines)))
-        for value in flaky:
-            works, runs = Tally(state.trials, 1).counts(value)
-            print(printable(f"flaky: {_short(value)} worked in {works} of {runs} runs"))
+        counts = {value: Tally(state.trials, 1).counts(value) for value in flaky}
+        lines += [f"flaky: {_short(one)} worked in {works} of {runs} runs" for one, (works, runs) in counts.items()]
+        print(fitted(*lines))
     return 0 if is_found else 1
 
 

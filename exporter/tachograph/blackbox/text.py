@@ -8,15 +8,17 @@ from tachograph import humanize
 from tachograph.blackbox.findings import BlockedGroup, Culprit, Verdict
 from tachograph.blackbox.words import rank_list
 from tachograph.printable import printable
+from tachograph.wrapping import wrapped
 
 MOST_CULPRITS = 20
 MOST_CASCADE = 8
 MOST_FILES = 8
 
 
-def lines(verdict: Verdict) -> list[str]:
+def lines(verdict: Verdict, width: int) -> list[str]:
     """Return the lines of the text."""
-    return [printable(line) for line in (*_about(verdict), *_who(verdict), *_where(verdict), *_open(verdict))]
+    made = (*_about(verdict), *_who(verdict), *_where(verdict), *_open(verdict))
+    return list(wrapped(map(printable, made), width))
 
 
 def alike(verdict: Verdict) -> list[list[Culprit]]:

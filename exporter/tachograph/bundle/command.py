@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph import duration
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.printable import printable
+from tachograph.wrapping import columns, fitted, wrapped
 
 if TYPE_CHECKING:
     from tachograph.bundle.site import Site
@@ -68,7 +68,9 @@ def _parser() -> CommandParser:
         action="append",
         default=[],
         choices=RECEIVERS,
-        help="how people are notified (repeatable); secrets are files or Kubernetes secrets, named at the end",
+        metavar="KIND",
+        help=f"how people are notified: {', '.join(RECEIVERS)} (repeatable); secrets are files or Kubernetes secrets, "
+        "named at the end",
     )
     parser.add_argument(
         "--force",
@@ -105,19 +107,21 @@ def _check(path: Path, *, as_json: bool) -> int:
         return _fail(f"{path}: {error.strerror}", 2)
     if as_json:
         missing = [{"what": one.what, "lines": one.lines} for one in found]
-        content = {"version": 1, "missing": missing, "undelivered": [one._asdict() for one in lost]}
-        print(json.dumps(content, indent=2))
+        content = {"missing": missing, "undelivered": [one._asdict() for one in lost]}
+        print(versioned_json(content))
         return 1 if found or lost else 0
     for lack in found:
-        _print(f"# missing in {lack.what}:\n{lack.lines}")
+        print(_comment(f"missing in {lack.what}:"))
+        _print(lack.lines)
     for one in lost:
-        _print(f"# {one.what}\n#   {one.then}")
+        print(_comment(one.what))
+        print(_comment(f"  {one.then}"))
     if found:
         count = sum(one.count for one in found)
         return _fail(f"{path} lacks what is listed above ({count}); docs/deploy/alertmanager.md has the order", 1)
     if lost:
         return _fail(f"{path} does not deliver all of our alerts: see above ({len(lost)})", 1)
-    _print(f"{path} has our route, inhibitions and templates, and delivers every alert.")
+    print(fitted(f"{path} has our route, inhibitions and templates, and delivers every alert."))
     _print(f"next: amtool check-config {path}")
     return 0
 
@@ -142,9 +146,9 @@ def _write(given: argparse.Namespace) -> int:
     except OSError as error:
         return _fail(f"{error.filename or out}: {error.strerror}", 1)
     for line in said:
-        _print(line)
+        print(printable(line) if line.startswith("next: ") else fitted(line))
     for name in edited:
-        _print(f"{out}/{name} had been edited: that is now {name}{folder.KEPT}; move what you need")
+        print(fitted(f"{out}/{name} had been edited: that is now {name}{folder.KEPT}; move what you need"))
     return 0
 
 
@@ -269,7 +273,12 @@ FORMATS: Mapping[str, Callable[[Site, Path], Written]] = {
 }
 
 
+def _comment(text: str) -> str:
+    return "\n".join(f"# {line}" for line in wrapped([printable(text)], columns() - 2))
+
+
 def _print(text: str) -> None:
+    """Print what is to be copied, as it is."""
     print("\n".join(printable(line) for line in text.splitlines()))
 
 

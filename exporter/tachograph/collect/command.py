@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -16,10 +15,11 @@ from tachograph.blackbox import text
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.verdict import analyze
 from tachograph.blackbox.words import rank_list
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.humanize import listed, plural
 from tachograph.printable import printable
 from tachograph.server_address import exporter_url
+from tachograph.wrapping import columns, fitted
 
 if TYPE_CHECKING:
     from tachograph.collect.capture import Answer
@@ -29,7 +29,7 @@ WAIT_SECONDS = 30.0
 EPILOG = """\
 exit status of capture:
   0  every connected rank of the run has sent a box
-  1  no exporter of the run can be asked
+  1  no exporter of the run can be asked, or none has a connected rank
   2  wrong arguments
   3  some ranks have not, or some exporters cannot be asked; the text says which
 
@@ -46,21 +46,25 @@ exit status of analyze:
   3  the run is stuck and nobody can be named; the text says why
 """
 EXPORTERS = """\
-The exporters of the run are found through Prometheus, which must scrape them from addresses that are reached from here,
-or are named by --exporter. One that wants a password gets it from ~/.netrc, or from http://user:password@node.
+The exporters of the run are found through Prometheus, which must scrape them
+from addresses that are reached from here, or are named by --exporter. One that
+wants a password gets it from ~/.netrc, or from http://user:password@node.
 """
 ABOUT_CAPTURE = """\
-Have the exporters of a run ask its ranks for a box each, through the connections they hold, and wait until these are
-there. NCCL's RAS service is asked once, where it listens.
+Have the exporters of a run ask its ranks for a box each, through the
+connections they hold, and wait until these are there. NCCL's RAS service is
+asked once, where it listens.
 """
 ABOUT_COLLECT = """\
-Fetch the last box of each rank of a run from its exporters. DIR then has ATTEMPT/rank-R.json, exporters.json with
-what these know of ranks without a box, and ras.json or ras.txt where NCCL's RAS service has answered a capture: a
+Fetch the last box of each rank of a run from its exporters. DIR then has
+ATTEMPT/rank-R.json, exporters.json with what these know of ranks without a
+box, and ras.json or ras.txt where NCCL's RAS service has answered a capture: a
 folder for analyze.
 """
 ABOUT_ANALYZE = """\
-Analyze a folder of boxes, or of Flight Recorder dumps, one or more files for each rank: pickles or JSON of PyTorch 2.4
-or newer, of NCCL or gloo. Nothing in a file is executed.
+Analyze a folder of boxes, or of Flight Recorder dumps, one or more files for
+each rank: pickles or JSON of PyTorch 2.4 or newer, of NCCL or gloo. Nothing in
+a file is executed.
 """
 
 
@@ -204,14 +208,14 @@ def _capture(given: argparse.Namespace) -> int:
 
     found = capture.capture(addresses, given.run, given.wait, ras=not given.no_ras)
     if given.json:
-        print(json.dumps(capture.as_json(given.run, found), indent=2))
+        print(versioned_json(capture.as_json(given.run, found)))
     else:
         for one in found.answers:
-            print(printable(f"{one.node or exporters.shown(one.exporter)}: {_in_words(one)}"))
+            print(fitted(f"{one.node or exporters.shown(one.exporter)}: {_in_words(one)}"))
         for address in found.without:
-            print(printable(f"{exporters.shown(address)}: it has nothing of this run"))
+            print(fitted(f"{exporters.shown(address)}: it has nothing of this run"))
         if found.ras:
-            print(printable(f"NCCL RAS: {found.ras}"))
+            print(fitted(f"NCCL RAS: {found.ras}"))
     if not any(one.asked for one in found.answers):
         _say(f"no rank of run {given.run} could be asked: none is connected to these exporters")
         return 1
@@ -239,18 +243,18 @@ def _collect(given: argparse.Namespace) -> int:
         _say(f"{given.out}: {error.strerror or type(error).__name__}")
         return 1
     if given.json:
-        print(json.dumps(collect.as_json(given.run, given.out, found), indent=2))
+        print(versioned_json(collect.as_json(given.run, given.out, found)))
     else:
         size = sum(box.size for _, box in found.boxes)
-        print(printable(f"{plural(len(found.boxes), 'box', 'boxes')} in {given.out} ({size / 1e6:.1f} MB)"))
+        print(fitted(f"{plural(len(found.boxes), 'box', 'boxes')} in {given.out} ({size / 1e6:.1f} MB)"))
         if found.ras:
-            print(printable(f"What NCCL's RAS service said: {given.out}/{found.ras}"))
+            print(fitted(f"What NCCL's RAS service said: {given.out}/{found.ras}"))
         if found.missing:
-            print(f"No box anywhere: {rank_list(found.missing)}")
+            print(fitted(f"No box anywhere: {rank_list(found.missing)}"))
         for rank, why in sorted(found.failed.items()):
-            print(printable(f"rank {rank}: not fetched: {why}"))
+            print(fitted(f"rank {rank}: not fetched: {why}"))
         for address, why in found.asked.failed.items():
-            print(printable(f"{exporters.shown(address)}: not asked: {why}"))
+            print(fitted(f"{exporters.shown(address)}: not asked: {why}"))
         if found.boxes:
             print(printable(f"Next: tachograph blackbox analyze {given.out}"))
     if not found.boxes:
@@ -268,9 +272,9 @@ def _analyze(given: argparse.Namespace) -> int:
     if given.prometheus:
         verdict = _with_places(verdict, given)
     if given.json:
-        print(json.dumps(dataclasses.asdict(verdict), indent=2))
+        print(versioned_json(dataclasses.asdict(verdict)))
     else:
-        print("\n".join(text.lines(verdict)))
+        print("\n".join(text.lines(verdict, columns())))
     if verdict.state == "unreadable":
         _say(f"no dump in {given.directory} can be read; expected files such as _dump_0")
         return 1

@@ -6,7 +6,6 @@ Of several runs on each side: `tachograph compare A A2 -- B B2`.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -17,11 +16,12 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from tachograph import duration
-from tachograph.command_line import WIDTH, CommandParser
+from tachograph.command_line import WIDTH, CommandParser, versioned_json
 from tachograph.moments import moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.unreadable import UNREADABLE
+from tachograph.wrapping import columns, fitted
 
 if TYPE_CHECKING:
     from tachograph.compare.comparison import Comparison, Row
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from tachograph.compare.recording import RecordedRun
 
 EPILOG = """\
-A and B are runs that Prometheus knows, files that --save wrote, or files that `tachograph run --steps` wrote.
+A and B are runs that Prometheus knows, files that --save wrote, or files that
+`tachograph run --steps` wrote.
 
 examples:
   tachograph compare llama-70b-monday llama-70b-tuesday
-  tachograph compare main-1.json main-2.json main-3.json -- mine-1.json mine-2.json
+  tachograph compare main-1.json main-2.json -- mine-1.json mine-2.json
   tachograph compare llama-70b --moment 2026-01-31T14:00:00Z --window 30m
   tachograph compare llama-70b --moment 3h --fixes DataStall
   tachograph compare --save main.json llama-70b --since 2h
@@ -116,7 +117,6 @@ def main(arguments: Sequence[str]) -> int:
 def as_object(comparison: Comparison, fix: FixVerdict | None) -> dict[str, Any]:
     """Return the object that --json prints."""
     found: dict[str, Any] = {
-        "version": 1,
         "verdict": comparison.verdict,
         "first": _run_object(comparison.first[0]),
         "second": _run_object(comparison.second[0]),
@@ -195,9 +195,9 @@ def _save(given: argparse.Namespace) -> int:
     size = save(recording, given.save)
     what = f"{given.save}: {recording.run}, {duration_text(recording)} from {recording.source}, {size:,} bytes"
     if given.json:
-        print(json.dumps({"version": 1, "file": str(given.save), **_run_object(recording)}, indent=2))
+        print(versioned_json({"file": str(given.save), **_run_object(recording)}))
     else:
-        print(printable(what))
+        print(fitted(what))
     return 0
 
 
@@ -217,9 +217,9 @@ def _compare(given: argparse.Namespace, sides: tuple[list[str], list[str]], limi
     comparison = compare(first, second, limits)
     fix = fixes.judge(given.fixes, comparison) if given.fixes else None
     if given.json:
-        print(json.dumps(as_object(comparison, fix), indent=2, allow_nan=False))
+        print(versioned_json(as_object(comparison, fix)))
     else:
-        print("\n".join(map(printable, text.lines(comparison, fix))))
+        print("\n".join(text.lines(comparison, fix, columns())))
     verdict = comparison.verdict if fix is None else fix.verdict
     return {REGRESSION: 1, fixes.NOT_FIXED: 1, INCONCLUSIVE: 3}.get(verdict, 0)
 

@@ -15,6 +15,7 @@ from tachograph.http_client import without_password
 from tachograph.printable import printable
 from tachograph.prometheus_api import DEFAULT_PORT, DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.server_address import server_url
+from tachograph.wrapping import fitted
 
 LISTEN = "127.0.0.1:10025"
 """Its own, beside the exporter's: 3000 is Grafana's."""
@@ -101,7 +102,7 @@ def _announce(viewer: Viewer, prometheus: str, *, browser: bool) -> None:
         Prometheus(prometheus, timeout=3).check()
     except PrometheusError as error:
         _say(f"{error} (the page shows this, too, and recovers by itself)")
-    print(f"dashboards of {shown}: {url} (press Ctrl-C to stop)", flush=True)  # noqa: T201
+    print(fitted(f"dashboards of {shown}: {url} (press Ctrl-C to stop)"), flush=True)  # noqa: T201
     if browser:
         webbrowser.open(url)
 

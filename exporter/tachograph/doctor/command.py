@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tachograph import alertmanager_api, prometheus_api
 from tachograph.alertmanager_api import Alertmanager, AlertmanagerError
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.doctor.check_result import FAIL, OK, UNKNOWN, CheckResult, fail, unknown
-from tachograph.printable import printable
 from tachograph.prometheus_api import Prometheus, PrometheusError
+from tachograph.wrapping import columns, fitted
 
 WORDS = {OK: "right", FAIL: "wrong", UNKNOWN: "not checked"}
 
@@ -56,14 +55,21 @@ def main(arguments: Sequence[str]) -> int:
     for result in _results(given):
         results.append(result)
         if not given.json:
-            print(printable(str(result)), flush=True)
+            print(_text(result), flush=True)
     found = Counter(result.verdict for result in results)
     if given.json:
         checks = [{**result._asdict(), "verdict": WORDS[result.verdict]} for result in results]
-        print(json.dumps({"version": 1, "checks": checks}, indent=2))
+        print(versioned_json({"checks": checks}))
     else:
         print(", ".join(f"{found[verdict]} {word}" for verdict, word in WORDS.items()))
     return 1 if found[FAIL] else 0
+
+
+def _text(result: CheckResult) -> str:
+    """Return a result as text; where it does not fit in one line, what to do begins another."""
+    if not result.then or len(str(result)) <= columns():
+        return fitted(str(result), hang=5)
+    return "\n".join((fitted(str(result._replace(then="")), hang=5), fitted(f"     {result.then}", hang=0)))
 
 
 def _results(given: argparse.Namespace) -> Iterator[CheckResult]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
 
 from tachograph import duration
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.history.causes import failures, periodicities, precedences
 from tachograph.history.culprits import gpus, links, nodes
 from tachograph.history.recorded import read
@@ -17,6 +16,7 @@ from tachograph.history.text import History, as_json, shown
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.unreadable import UNREADABLE
+from tachograph.wrapping import fitted
 
 TIMEOUT = 120.0
 """Seconds for a query: three days of a large cluster."""
@@ -62,10 +62,9 @@ def main(arguments: Sequence[str]) -> int:
         print(printable(f"tachograph history: {error}"), file=sys.stderr)
         return 1
     if given.json:
-        print(json.dumps(as_json(history), ensure_ascii=False, allow_nan=False))
+        print(versioned_json(as_json(history)))
     else:
-        for line in shown(history):
-            print(line)
+        print(fitted(*shown(history)))
     return 0
 
 

@@ -10,7 +10,6 @@ from tachograph import humanize
 from tachograph.history.causes import HANDFUL, Periodicity, Precedence
 from tachograph.history.culprits import BlamedPart, half
 from tachograph.history.recorded import Recorded
-from tachograph.printable import printable
 
 SHOWN = 10
 """Nodes, GPUs and links each that are shown; `--json` has all."""
@@ -43,11 +42,7 @@ class History:
 
 
 def shown(history: History) -> Iterator[str]:
-    """Yield the lines of the history."""
-    yield from map(printable, _lines(history))
-
-
-def _lines(history: History) -> Iterator[str]:
+    """Yield the lines of the history; names in it are as others chose them."""
     past = history.recorded
     begin = past.start if past.first is None else max(past.first, past.start)
     yield (

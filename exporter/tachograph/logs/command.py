@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tachograph import duration
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.logs import text
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
@@ -22,6 +21,7 @@ from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
 from tachograph.printable import printable
 from tachograph.server_address import server_url
 from tachograph.signatures.table import table
+from tachograph.wrapping import columns
 
 LOKI_PORT = 3100
 EPILOG = """\
@@ -77,9 +77,9 @@ def main(arguments: Sequence[str]) -> int:
         return 130
     verdict = conclude(reading)
     if given.json:
-        print(json.dumps(as_object(verdict), indent=2, allow_nan=False))
+        print(versioned_json(as_object(verdict)))
     elif verdict.state != "unreadable":
-        print("\n".join(text.lines(verdict)))
+        print("\n".join(text.lines(verdict, columns())))
     if verdict.state == "unreadable":
         for problem in reading.problems or [Unread("tachograph logs", "nothing was given to read")]:
             print(printable(f"tachograph logs: {problem.name}: {problem.why}"), file=sys.stderr)
@@ -90,7 +90,6 @@ def as_object(verdict: LogVerdict) -> dict[str, Any]:
     """Return the object that --json prints."""
     reading = verdict.reading
     return {
-        "version": 1,
         "signatures": table().version,
         "state": verdict.state,
         "findings": [_finding(finding) for finding in verdict.findings],

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from tachograph import humanize
 from tachograph.logs.verdict import LogFinding, LogVerdict, Weight
 from tachograph.printable import printable
+from tachograph.wrapping import wrapped
 
 WIDEST = 200
 """Letters of a line of a log that are shown."""
@@ -25,17 +26,19 @@ _HEADINGS = {
 }
 
 
-def lines(verdict: LogVerdict) -> Iterator[str]:
-    """Yield the lines of the text."""
-    yield _summary(verdict)
-    yield from _problems(verdict)
-    yield ""
+def lines(verdict: LogVerdict, width: int) -> Iterator[str]:
+    """Yield the lines of the text; the line of a log that names the cause is not broken."""
+    yield from wrapped((_summary(verdict), *_problems(verdict), ""), width)
     if verdict.state == "nothing_wrong":
         yield "NOTHING WRONG: no line reports a failure."
-        return
-    if not verdict.findings:
-        return
-    first = verdict.findings[0]
+    elif verdict.findings:
+        first = verdict.findings[0]
+        yield from wrapped(_heading(verdict, first), width)
+        yield _place(first)
+        yield from wrapped(_rest(verdict, first), width)
+
+
+def _heading(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
     if verdict.state == "no_cause":
         yield "NO CAUSE FOUND: all that failed waited for others or was ended. The first to suffer:"
         if verdict.silent:
@@ -43,6 +46,9 @@ def lines(verdict: LogVerdict) -> Iterator[str]:
             yield f"  Of {names} there is no such line, unlike of the others: look there first."
     else:
         yield f"{_HEADINGS[first.weight]}: {_words(first.category)}, {_who(first)}"
+
+
+def _rest(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
     yield from _evidence(first)
     for one in verdict.rivals[:MOST_RIVALS]:
         yield printable(
@@ -83,9 +89,12 @@ def _problems(verdict: LogVerdict) -> Iterator[str]:
         yield f"  note: {humanize.plural(reading.lost, 'line')} of further kinds or ranks not kept"
 
 
-def _evidence(finding: LogFinding) -> Iterator[str]:
+def _place(finding: LogFinding) -> str:
     when = "" if finding.time is None else humanize.utc(finding.time) + "  "
-    yield printable(f"  {finding.file}:{finding.line_number}: {when}{_cut(finding.line)}")
+    return printable(f"  {finding.file}:{finding.line_number}: {when}{_cut(finding.line)}")
+
+
+def _evidence(finding: LogFinding) -> Iterator[str]:
     if finding.frame:
         yield printable(f"  at {finding.frame}")
     if finding.nic:

@@ -281,7 +281,11 @@ def _parser() -> CommandParser:
         epilog="A --config file has the same names as keys, nested at the dots: gpu: {interval: 1s}. A flag takes "
         f"precedence over ${SOCKET_ENVIRONMENT}, which takes precedence over the file.",
         allow_abbrev=False,
-        statuses={0: "ended by a signal", 2: "it cannot start: each fault of the configuration is named"},
+        statuses={
+            0: "ended by a signal",
+            1: "an address or a socket is taken, which may pass",
+            2: "it cannot start: each fault of the configuration is named",
+        },
     )
     parser.add_argument("--config", nargs="?", const=_MISSING, metavar="FILE", help="YAML file of settings.")
     for setting in SETTINGS:

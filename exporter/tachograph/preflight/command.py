@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
+from tachograph.command_line import versioned_json
 from tachograph.preflight import (
     checkpoint_folder,
     clocks,
@@ -40,6 +40,7 @@ from tachograph.preflight.own_output import own_output
 from tachograph.preflight.runner import Leader, follow
 from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite, placed
 from tachograph.printable import printable
+from tachograph.wrapping import fitted
 
 CHECKS: tuple[PreflightCheck, ...] = (
     versions.CHECK,
@@ -135,22 +136,26 @@ def _lead(site: PreflightSite, checks: Sequence[PreflightCheck], out: TextIO) ->
     for report in leader.run():
         reports.append(report)
         if not given.json:
-            print("\n".join(printable(line) for line in text.lines(report)), file=out, flush=True)
+            _show(text.lines(report), out)
     failed = any(report.state == FAIL for report in reports)
     measured = [one for report in reports for one in report.measured]
     known = {"nodes": site.node_of, "local_ranks": site.local_rank_of}
     leader.end({"measured": measured, "passed": not failed, **known})
     _write(site, measured, passed=not failed)
     if given.json:
-        print(json.dumps(as_object(site, reports, time.monotonic() - began), indent=2, allow_nan=False), file=out)
+        print(versioned_json(as_object(site, reports, time.monotonic() - began)), file=out)
     else:
         if given.checklist:
-            print("\n".join(text.checklist(given.checklist, reports)), file=out)
-        print(text.verdict(reports), file=out)
+            _show(text.checklist(given.checklist, reports), out)
+        _show([text.verdict(reports)], out)
     out.flush()
     status = 1 if failed else 0
     _leave(site, status)
     return status
+
+
+def _show(lines: Iterable[str], out: TextIO) -> None:
+    print(fitted(*lines, hang=5), file=out, flush=True)
 
 
 def _write(site: PreflightSite, measured: Sequence[Measurement], *, passed: bool) -> None:
@@ -182,7 +187,6 @@ def as_object(site: PreflightSite, reports: Sequence[CheckReport], seconds: floa
     states = {report.check: report.state for report in reports}
     chosen = site.options.checklist
     return {
-        "version": 1,
         "state": FAIL if FAIL in states.values() else WARN if WARN in states.values() else "ok",
         "seconds": round(seconds, 3),
         "ranks": site.world_size if site.under_launcher else None,

@@ -23,12 +23,13 @@ DESCRIPTION = (
     "Check nodes before a training run: by hand or in a prolog on each node, or under torchrun, where ranks are "
     "compared and what needs ranks is measured. Whatever needs an option that is not given is skipped, and named."
 )
-EPILOG = """\
-examples:
+EPILOG = r"""examples:
   tachograph preflight
-  tachograph preflight --checkpoint-dir /shared/run --model-config config.json --micro-batch 2 --zero 3 --gpus 8
-  torchrun --nproc-per-node 8 --no-python tachograph preflight --checkpoint-dir /shared/run
-  torchrun --nproc-per-node 8 --no-python tachograph preflight --loader train:loader --model train:model --step 400ms
+  tachograph preflight --checkpoint-dir /shared/run --model-config config.json \
+      --micro-batch 2 --zero 3 --gpus 8
+  torchrun --nproc-per-node 8 --no-python tachograph preflight
+  torchrun --nproc-per-node 8 --no-python tachograph preflight \
+      --loader train:loader --model train:model --step 400ms
   tachograph preflight --checklist long-run
 
 exit status:
@@ -160,7 +161,7 @@ class _Parser(CommandParser):
 def _parser(names: Sequence[str], quiet: bool) -> _Parser:
     parser = _Parser(
         prog="tachograph preflight",
-        description=textwrap.fill(f"{DESCRIPTION} Checks: {', '.join(names)}.", 80, break_on_hyphens=False),
+        description=textwrap.fill(f"{DESCRIPTION} Checks: {', '.join(names)}.", 79, break_on_hyphens=False),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -217,7 +218,10 @@ def _memory(parser: argparse.ArgumentParser) -> None:
     group("--data", type=natural, metavar="N", help="data parallelism (default: what is left of the world)")
     group("--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; FSDP is 3 (default: 0, as DDP)")
     group("--precision", choices=PRECISIONS, default="bf16-mixed", help="default: bf16-mixed")
-    group("--optimizer", choices=OPTIMIZERS, default="adamw", help="default: adamw")
+    group(
+        "--optimizer", choices=OPTIMIZERS, default="adamw", metavar="NAME",
+        help=f"one of {', '.join(OPTIMIZERS)} (default: adamw)",
+    )  # fmt: skip
     group(
         "--recompute", choices=RECOMPUTE, default="selective",
         help="of activations; selective: attention alone, as FlashAttention does (default)",

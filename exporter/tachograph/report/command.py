@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph import atomic_file, humanize
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.moments import iso, moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
@@ -20,6 +19,7 @@ from tachograph.report.page import in_words, page
 from tachograph.report.queries import TIMEOUT, matcher
 from tachograph.report.window import Window
 from tachograph.unreadable import UNREADABLE
+from tachograph.wrapping import fitted
 
 
 def _parser() -> CommandParser:
@@ -79,12 +79,12 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"tachograph report: cannot write {given.out}: {error.strerror or error}\n")
         return 1
     if given.json:
-        sys.stdout.write(json.dumps(_as_object(given, window, size, fired), indent=2) + "\n")
+        sys.stdout.write(versioned_json(_as_object(given, window, size, fired)) + "\n")
         return 0
     first = fired.first()
     said = in_words(fired, first) if first else "no alert fired."
     what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {humanize.short(size)}B; {said}"
-    sys.stdout.write(printable(what) + "\n")
+    sys.stdout.write(fitted(what) + "\n")
     return 0
 
 
@@ -103,7 +103,6 @@ def _as_object(given: argparse.Namespace, window: Window, size: int, fired: Fire
         for each in fired.found
     ]
     return {
-        "version": 1,
         "run": given.run,
         "file": str(given.out),
         "bytes": size,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,10 +12,11 @@ from datetime import datetime, timedelta, timezone
 
 from tachograph import duration, humanize
 from tachograph.alertmanager_api import DEFAULT_URL, ENVIRONMENT, AlertmanagerError, default_url
-from tachograph.command_line import CommandParser
+from tachograph.command_line import CommandParser, versioned_json
 from tachograph.findings.kinds import KINDS
 from tachograph.printable import printable
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
+from tachograph.wrapping import fitted
 
 LONGEST = 4 * 3600.0
 """Limit without --yes: a longer silence outlives the shift of the engineer who created it."""
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
             if given.json:
                 _print_json(ended=given.expire)
             else:
-                print(printable(f"Silence {given.expire} has ended."))
+                print(fitted(f"Silence {given.expire} has ended."))
             return 0
         return _add(silences, given)
     except AlertmanagerError as error:
@@ -136,9 +136,10 @@ def _add(silences: Silences, given: argparse.Namespace) -> int:
         return 0
     what = "alerts that a restart causes" if given.planned_restart else "all alerts"
     until = f"{_clock(silence.ends)} ({humanize.span(given.length)})"
-    print(printable(f"Run {given.run} is silenced until {until}: {what}."))
+    print(fitted(f"Run {given.run} is silenced until {until}: {what}."))
     where = "" if given.alertmanager == DEFAULT_URL else f" --alertmanager {shlex.quote(given.alertmanager)}"
-    print(printable(f"Silence {silence_id}. To end it: tachograph silence --expire {silence_id}{where}"))
+    print("To end it:")
+    print(printable(f"  tachograph silence --expire {silence_id}{where}"))
     return 0
 
 
@@ -149,14 +150,14 @@ def _list(silences: Silences, given: argparse.Namespace) -> int:
         _print_json(*found)
         return 0
     if not found:
-        print("There are no silences." if run is None else printable(f"Run {run} is not silenced."))
+        print(fitted("There are no silences." if run is None else f"Run {run} is not silenced."))
     for one in found:
         when = f"until {_clock(one.ends)}, {humanize.span((one.ends - now).total_seconds())} more"
         if one.starts > now:
             when = f"from {_clock(one.starts)} to {_clock(one.ends)}"
-        print(printable(f"{one.id}  {when}"))
-        print(printable(f"    {', '.join(map(str, one.matchers))}"))
-        print(printable(f"    {one.by}: {one.why}"))
+        print(fitted(f"{one.id}  {when}"))
+        print(fitted(f"    {', '.join(map(str, one.matchers))}"))
+        print(fitted(f"    {one.by}: {one.why}"))
     return 0
 
 
@@ -174,7 +175,7 @@ def _print_json(*silences: Silence, ended: str | None = None) -> None:
         }
         for one in silences
     ]
-    print(json.dumps({"version": 1, "silences": found, "ended": ended}, indent=2))
+    print(versioned_json({"silences": found, "ended": ended}))
 
 
 def _clock(time: datetime) -> str:

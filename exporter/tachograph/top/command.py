@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -27,12 +26,13 @@ from tachograph.top.header import header
 from tachograph.top.node_source import DEFAULT_EXPORTER, EXPORTER_ENVIRONMENT, NodeSource, default_exporter
 from tachograph.top.overview import Overview, OverviewSource, SourceError, harmless
 from tachograph.top.run_source import RunSource
+from tachograph.wrapping import columns
 
 NODE_SECONDS, RUN_SECONDS = 2.0, 5.0
 RANKS = 64
 RUNS_NAMED = 20
-FILE_WIDTH, MOST_ALERTS = 120, 20
-"""Of a picture that does not go to a terminal; $COLUMNS overrides the width."""
+MOST_ALERTS = 20
+"""Of a picture that does not go to a terminal."""
 ASCII = str.maketrans("▁▂▃▄▅▆▇█░▌─·…°", "_.-=+*%#.!- ~ ")
 """Replacements for the characters of a picture in an encoding that lacks them."""
 
@@ -136,7 +136,7 @@ def _is_screen() -> bool:
 
 def picture(overview: Overview) -> str:
     """Return one picture with every row; with colours if standard output is a terminal."""
-    width = shutil.get_terminal_size((FILE_WIDTH, 24)).columns
+    width = columns()
     console = Console(highlight=False, width=width)
     shown = harmless(overview)
     ranks = tables.fitting(tables.rank_columns(shown), shown.ranks, width)

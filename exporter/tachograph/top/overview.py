@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -11,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from tachograph import diagnosis
 from tachograph.catalog import index as c
+from tachograph.command_line import versioned_json
 from tachograph.diagnosis import POWER_CAP
 from tachograph.humanize import count
 from tachograph.printable import printable
@@ -229,7 +229,7 @@ class Overview:
 
     def as_json(self) -> str:
         """Return it as one JSON object; NaN and infinities are strings, as in the frames of a rank."""
-        return json.dumps(jsonable(asdict(self)), indent=2, allow_nan=False)
+        return versioned_json({name: jsonable(value) for name, value in asdict(self).items()})
 
 
 class OverviewSource(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import re
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from tachograph.command_line import WIDTH, CommandParser
+from tachograph.command_line import WIDTH, CommandParser, versioned_json
 from tachograph.moments import iso, moment
 from tachograph.printable import printable
 from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, UnknownRunError, default_url, quoted
@@ -24,12 +23,14 @@ from tachograph.triage.facts import gather
 from tachograph.triage.findings import AskedSource, Triage
 from tachograph.triage.modes import NextCommand, next_commands
 from tachograph.unreadable import UNREADABLE
+from tachograph.wrapping import columns
 
 QUERY_SECONDS = 30.0
 RUNS_NAMED = 20
 EPILOG = """\
-TIME is 2h or 1h30m (that long ago), now, or ISO: 2026-01-31T02:00:00Z. Without a zone it is UTC.
-Without Prometheus the exporters that are named, or the one of this node, and the logs are asked.
+TIME is 2h or 1h30m (that long ago), now, or ISO: 2026-01-31T02:00:00Z. Without
+a zone it is UTC. Without Prometheus the exporters that are named, or the one of
+this node, and the logs are asked.
 
 examples:
   tachograph triage llama-70b
@@ -38,7 +39,8 @@ examples:
 
 exit status:
   0  nothing is wrong
-  1  no answer: no such run, nothing could be asked, or nothing is known of it at that time
+  1  no answer: no such run, nothing could be asked, or nothing is known of it
+     then; or the record cannot be written
   2  wrong arguments
   3  something is wrong
 """
@@ -100,7 +102,10 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     commands = _commands(found)
-    print(json.dumps(as_object(found, commands), indent=2) if given.json else "\n".join(text.lines(found, commands)))
+    if given.json:
+        print(versioned_json(as_object(found, commands)))
+    else:
+        print("\n".join(text.lines(found, commands, columns())))
     if given.incident:
         try:
             incident.write(given.incident, found, commands, prometheus)
@@ -184,7 +189,6 @@ def as_object(found: Triage, commands: Sequence[NextCommand]) -> dict[str, Any]:
     """Return the object that --json prints."""
     finding = dataclasses.asdict(found.finding) | {"sentence": text.headline(found)}
     return {
-        "version": 1,
         "run": found.run,
         "at": iso(found.at),
         "finding": finding,

@@ -9,13 +9,14 @@ from tachograph.moments import iso
 from tachograph.printable import printable
 from tachograph.triage.findings import MOST_NAMED, Triage
 from tachograph.triage.modes import NextCommand
+from tachograph.wrapping import wrapped
 
 WORDS = {"yes": "yes", "no": "NO", "unknown": "?"}
 
 
-def lines(found: Triage, commands: Sequence[NextCommand]) -> list[str]:
-    """Return the lines of the text."""
-    return [printable(line) for line in _lines(found, commands)]
+def lines(found: Triage, commands: Sequence[NextCommand], width: int) -> list[str]:
+    """Return the lines of the text, those with a command to run unbroken."""
+    return [*wrapped(map(printable, _lines(found)), width), *map(printable, _next(found, commands))]
 
 
 def headline(found: Triage) -> str:
@@ -34,7 +35,7 @@ def _repeats(words: str, category: str) -> bool:
     return words.startswith(category.replace("_", " "))
 
 
-def _lines(found: Triage, commands: Sequence[NextCommand]) -> Iterator[str]:
+def _lines(found: Triage) -> Iterator[str]:
     finding = found.finding
     yield f"{found.run} at {iso(found.at)}"
     yield headline(found)
@@ -56,6 +57,10 @@ def _lines(found: Triage, commands: Sequence[NextCommand]) -> Iterator[str]:
     if failed := [one for one in found.sources if not one.ok]:
         yield ""
         yield from (f"not asked: {one.name}: {one.words}" for one in failed)
+
+
+def _next(found: Triage, commands: Sequence[NextCommand]) -> Iterator[str]:
+    finding = found.finding
     if finding.wrong or finding.severity == "info" or finding.mode == "no_data":
         yield ""
         yield "Next:"

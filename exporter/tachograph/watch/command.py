@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
 import time
@@ -14,10 +16,11 @@ from tachograph.server_address import exporter_url
 from tachograph.signals import signals_as_exit
 from tachograph.top.header import figures_of
 from tachograph.top.node_source import NodeSource, exporter_page
-from tachograph.top.overview import Overview, SourceError, Trouble, harmless
+from tachograph.top.overview import Overview, RunSummary, SourceError, Trouble, harmless
 from tachograph.watch.figures import LastValues
 from tachograph.watch.private_exporter import NotServingError, PrivateExporter, private_exporter
 from tachograph.watch.program import end_as, run_watched
+from tachograph.wrapping import wrapped
 
 PAGE_SECONDS = 1.0
 """How often the exporter's page is read: it makes one each second."""
@@ -32,6 +35,8 @@ SETTLE_SECONDS = 3.0
 """How long the exporter may take to show the end of ranks whose program has ended."""
 
 WIDTH = 200
+"""Columns of a line on the run, where the terminal does not say how many it has."""
+
 NO_STEP = "No step"
 """The kind of a problem that a program which goes on after its training has at its good end."""
 MISUSE = "Misuse"
@@ -89,7 +94,8 @@ class Watched:
                 _say(line)
         elif present - said or now >= self._next_line:
             self._next_line = now + LINE_SECONDS
-            for line in lines(overview, said):
+            width = _columns()
+            for line in wrapped(lines(overview, said, width), width):
                 sys.stderr.write(f"\r\x1b[K{line}\n")  # over a progress bar, which draws itself again below
             sys.stderr.flush()
 
@@ -126,7 +132,7 @@ def identity(one: Trouble) -> Identity:
     return one.kind, one.run, which
 
 
-def lines(overview: Overview, said: Collection[Identity] = ()) -> list[str]:
+def lines(overview: Overview, said: Collection[Identity] = (), width: int = WIDTH) -> list[str]:
     """Return what is wrong, with what usually helps, and then a line on each run: how it goes.
 
     Of the problems that have been `said` already, only a missing step and what is urgent are repeated, without advice.
@@ -136,8 +142,21 @@ def lines(overview: Overview, said: Collection[Identity] = ()) -> list[str]:
     return [
         *map(in_words, new),
         *(one.text for one in shown.problems if one not in new and (one.urgent or one.kind == NO_STEP)),
-        *(f"{run.name} {run.state}:{figures_of(run, WIDTH).plain}" for run in shown.runs),
+        *(_figures(run, width) for run in shown.runs),
     ]
+
+
+def _figures(run: RunSummary, width: int) -> str:
+    """Return how a run goes in one line, as far as the width goes."""
+    which = f"{run.name} {run.state}:"
+    return which + figures_of(run, width - len(which)).plain
+
+
+def _columns() -> int:
+    """Return how wide the terminal on standard error is."""
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or WIDTH
+    return WIDTH
 
 
 def in_words(one: Trouble) -> str:

@@ -25,6 +25,8 @@ from tachograph.node.samples import Sample
 from tachograph.node.shown_gpus import shown
 from tachograph_lab.fake_nvml import capture_replay
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 CAPTURES = Path(__file__).parents[2] / "captures"
 REPLAY = capture_replay.__file__
 MADE_UP = "made-up-h100__580.95.05"

@@ -21,6 +21,7 @@ from tachograph.node.ranks.rank import Peer
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.status_page.page import Sections, status_page
+from tests.schemas import conforms
 
 FAILED = "could not be drawn"
 HOSTILE = "\x1b[2J\x07\r\n\x9b31m\u202e\u2066\u200b\u200d\u05d0\u0627<b>&\"'"
@@ -53,7 +54,7 @@ def drawn(table: RankTable, hand: Any, *shown: Any, sections: Sections | None = 
     judged = NodeJudgement("node-27", table, gpus, snapshot, hand.clock)
     html = status_page(judged, table, {}, sections or Sections(hand.clock))
     if FAILED not in html:
-        json.loads(judged.as_json())
+        conforms("api-node", judged.as_json())
     return html
 
 

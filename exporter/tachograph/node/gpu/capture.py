@@ -28,6 +28,7 @@ from tachograph.command_line import CommandParser
 from tachograph.node.driver.call_recorder import CallRecorder
 from tachograph.node.driver.nvml import Nvml, NvmlFailure, Untyped
 from tachograph.node.gpu.node_collector import NodeCollector
+from tachograph.wrapping import fitted
 
 FORMAT = 1
 DEFAULT_SECONDS, SHORTEST_SECONDS, LONGEST_SECONDS = 3.0, 0.2, 3600.0
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"cannot write the capture: {error}")
     # NVML is not shut down: a GPU may hang in a thread, and then that would too.
-    sys.stdout.write(f"{path}: {len(capture['calls'])} answers of {capture['gpu']}, driver {capture['driver']}\n")
+    what = f"{path}: {len(capture['calls'])} answers of {capture['gpu']}, driver {capture['driver']}"
+    sys.stdout.write(fitted(what) + "\n")
     return 0
 
 
