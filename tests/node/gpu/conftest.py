@@ -22,9 +22,9 @@ from tachograph.node.gpu.source import GpuSource
 from tachograph.node.gpu.worker_protocol import LineReader, NodeReading
 from tachograph.node.samples import GpuSnapshot, Sample
 from tachograph.own_process import own_process
-from tests.node.gpu.forking import Forked, Forking
+from tests.forking import Forked, Forking
 
-STEPPER, GPU_STEPPER = (Path(__file__).with_name(name) for name in ("stepper.py", "gpu_stepper.py"))
+STEPPER, GPU_STEPPER = "tests.node.gpu.stepper", "tests.node.gpu.gpu_stepper"
 WORKER = tuple(own_process("tachograph.node.gpu.worker")[1:])
 HASTY_WORKER = """
 from tachograph.node.gpu import gpu_watch, node_collector, worker
@@ -87,21 +87,13 @@ class Stepper:
         self._process.close()
 
 
-@pytest.fixture(scope="session")
-def forking() -> Iterator[Forking]:
-    """The programs that collect, which fork for each collector."""
-    programs = Forking()
-    yield programs
-    programs.close()
-
-
 @pytest.fixture
 def stepper(tmp_path: Path, forking: Forking) -> Iterator[Callable[..., Stepper]]:
     """Start collectors: `stepper(environment, patience=0.3)`, with tmp_path as their root; ended after the test."""
     started: list[Stepper] = []
 
     def start(environment: Mapping[str, str], patience: float = 2.0) -> Stepper:
-        process = forking.start(STEPPER, _environment(environment), str(patience), str(tmp_path))
+        process = forking.start(STEPPER, patience, tmp_path, environment=_environment(environment))
         started.append(Stepper(process))
         return started[-1]
 
@@ -183,7 +175,7 @@ def one_gpu(fake: Any, forking: Forking) -> Iterator[Callable[..., GpuStepper]]:
         environment = fake.environment()
         if library is not None:
             environment["LD_LIBRARY_PATH"] = str(library)
-        process = forking.start(GPU_STEPPER, environment, str(index), *(["detail"] if detail else []))
+        process = forking.start(GPU_STEPPER, index, *(["detail"] if detail else []), environment=environment)
         started.append(GpuStepper(process))
         return started[-1]
 

@@ -2,11 +2,10 @@
 
 import json
 
-from forking import asked
-
 from tachograph.node.driver.nvml import Nvml
 from tachograph.node.gpu.gpu_collector import GpuCollector
 from tachograph.node.shown_gpus import shown
+from tests.forking import asked
 
 arguments, file = asked()
 now = 0.0

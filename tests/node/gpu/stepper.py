@@ -3,11 +3,10 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from forking import asked
-
 from tachograph.node.driver import nvml
 from tachograph.node.gpu.node_collector import NodeCollector
 from tachograph.node.gpu.worker_protocol import LineWriter
+from tests.forking import asked
 
 arguments, file = asked()
 now = 0.0
