@@ -22,6 +22,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tachograph_lab import binaries
 from tachograph_lab.fake_nvml import library as fake_nvml
 from tachograph_lab.pager import Pager
+from tests.forking import Forking
 from tests.torch_programs import TorchPrograms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -169,6 +170,14 @@ def torch_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchPr
     """Starts programs that use PyTorch without importing it once more; it costs nothing while none runs."""
     with TorchPrograms(tmp_path_factory.mktemp("programs")) as programs:
         yield programs
+
+
+@pytest.fixture(scope="session")
+def forking() -> Iterator[Forking]:
+    """Programs that fork, none of which runs before it is asked for."""
+    programs = Forking()
+    yield programs
+    programs.close()
 
 
 @pytest.fixture(scope="session")

@@ -237,7 +237,10 @@ class Process:
     def hear(self, word: str) -> None:
         """Wait for the process to say a word."""
         assert self.popen.stdout is not None
+        kill = threading.Timer(DEADLINE, os.killpg, (self.popen.pid, signal.SIGKILL))
+        kill.start()
         line = self.popen.stdout.readline().strip()
+        kill.cancel()
         assert line == word, self.popen.communicate()[1]
 
     def end(self) -> tuple[int, str]:

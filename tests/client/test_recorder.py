@@ -384,15 +384,21 @@ def test_importing_the_recorder_loads_little(tmp_path: Path) -> None:
 
 
 def test_importing_the_recorder_takes_little_memory(tmp_path: Path) -> None:
-    """At most 3 MB of Python memory, what it imports of the standard library included."""
-    in_fresh_python(tmp_path, "import tachograph.client.recorder", "print(0)")
-    kept = in_fresh_python(
-        tmp_path,
-        "import gc, tracemalloc; tracemalloc.start()",
-        "import tachograph.client.recorder",
-        "gc.collect(); print(tracemalloc.get_traced_memory()[0])",
-    )
-    assert kept < 3e6
+    """At most four fifths of the Python memory that asyncio takes, which grows from version to version as ours does.
+
+    3.0 of 4.4 MB in Python 3.11, what each imports of the standard library included.
+    """
+
+    def kept(module: str) -> Any:
+        in_fresh_python(tmp_path, f"import {module}", "print(0)")  # compiles it
+        return in_fresh_python(
+            tmp_path,
+            "import gc, tracemalloc; tracemalloc.start()",
+            f"import {module}",
+            "gc.collect(); print(tracemalloc.get_traced_memory()[0])",
+        )
+
+    assert kept("tachograph.client.recorder") < 0.8 * kept("asyncio")
 
 
 def test_importing_the_recorder_brings_nothing_and_does_nothing(tmp_path: Path) -> None:

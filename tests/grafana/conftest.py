@@ -308,13 +308,22 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         children.start("alertmanager", alerting)
         prometheus = children.start("prometheus", command, THRIFTY)
         prometheus.wait_until(lambda: answers(f"http://{ours}/-/ready"), 60)
-        # Records are made of records, ten deep at most; Prometheus counts its own rounds.
-        rounds = (
+        # Records are made of records, ten deep at most; Prometheus counts its own rounds. And a sample must have come
+        # since the run's first record: its batch changed a moment before each sample.
+        ready = (
             "min(prometheus_rule_group_iterations_total) >= 12 and on () process_cpu_seconds_total{job='alertmanager'}"
+            f" and on () (timestamp({c.RUN_BATCH_CHANGED.name})"
+            " > on (instance) min_over_time(timestamp(node:run:info)[5m:1s]) + 1)"
         )
         live = Fleet(f"http://{ours}", 0)
-        prometheus.wait_until(lambda: bool(live.ask("query", query=rounds)["result"]), 250)
-        moment = int(time.time()) - 1
+        moment = 0
+
+        def is_ready() -> bool:
+            nonlocal moment
+            moment = int(time.time()) - 1
+            return bool(live.ask("query", query=ready, time=moment)["result"])
+
+        prometheus.wait_until(is_ready, 250)
         # Everything is asked at that moment: further rounds would only take a core from the questions.
         seldom = {"global": {"evaluation_interval": "1h", "scrape_interval": "1s"}}
         (folder / "prometheus.yml").write_text(yaml.safe_dump(settings | seldom), encoding="utf-8")

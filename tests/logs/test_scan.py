@@ -177,15 +177,31 @@ def test_an_attempt_goes_on_in_the_next_part(tmp_path: Path, monkeypatch: pytest
     assert (found.attempt, found.line_number) == (2, 402)
 
 
-def test_processes_say_what_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that are read by several processes are joined in their order."""
+@pytest.mark.parametrize("batch", [1, 300_000])
+def test_processes_say_what_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    """Parts that are read by several processes, each alone or two in one go, are joined in their order."""
     path = tmp_path / "run.log"
     path.write_text(composed(5)[0], encoding="utf-8")
     whole = read_file(path)
     monkeypatch.setattr(sources, "PART", 8000)
     monkeypatch.setattr(reading_module, "ALONE", 0)
+    monkeypatch.setattr(reading_module, "BATCH", batch)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert conclude(read_file(path)).findings == conclude(whole).findings
+
+
+def test_many_small_files_are_read_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file costs counts, not its few bytes; the findings are the same, in the same order."""
+    for rank in range(300):
+        (tmp_path / f"rank-{rank}.log").write_text(f"step 1\nRuntimeError: of rank {rank}\n", encoding="utf-8")
+    parts = plan([str(tmp_path)], [])
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    read(parts, alone := Reading(), lambda _: None)
+    assert [len(batch) for batch in reading_module.batches(parts)] == [64, 64, 64, 64, 44]
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    read(parts, shared := Reading(), lambda _: None)
+    assert shared.found == alone.found
+    assert len({one.file for one in shared.found}) == 300
 
 
 def read_file(path: Path) -> Reading:

@@ -8,8 +8,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -28,12 +26,12 @@ from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
+from tests.forking import Forking
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 60.0
 NOT_OURS = 2**22 + 1
 """No process has this pid: a speaker is as if behind a proxy, and dies with its connection, not with the tests."""
-QUICK_EXPORTER = ROOT / "tests/quick_exporter.py"
 
 
 @dataclass
@@ -189,6 +187,7 @@ class Running:
 
     folder: Path
     flags: tuple[str, ...]
+    forking: Forking
     speakers: list[Speaker] = field(default_factory=list)
     page: bytes = b""
 
@@ -200,9 +199,10 @@ class Running:
 
     def start(self) -> None:
         """Start, or start again in the same place, and wait until it serves."""
-        command = [sys.executable, QUICK_EXPORTER, "--web.listen-address=127.0.0.1:0"]
+        flags = ("--web.listen-address=127.0.0.1:0", f"--socket={self.socket}", *self.flags)
         with self.log.open("w") as log:
-            self.process = subprocess.Popen([*command, f"--socket={self.socket}", *self.flags], stderr=log)
+            self.process = self.forking.start("tests.forking_exporter", *flags, errors=log.fileno())
+        self.process.file.close()
         found = self.eventually(lambda: re.search(r"msg=serving address=(\S+)", self.log.read_text()))
         self.url = f"http://{found[1]}"
 
@@ -259,9 +259,7 @@ class Running:
     def end(self) -> None:
         for speaker in self.speakers:
             speaker.close()
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(DEADLINE)
+        self.process.close()
 
 
 @pytest.fixture
@@ -301,7 +299,7 @@ def speak() -> type[Speaker]:
 
 
 @pytest.fixture(scope="module")
-def exporter_at() -> Iterator[Callable[..., Running]]:
+def exporter_at(forking: Forking) -> Iterator[Callable[..., Running]]:
     """Start exporters, each in a short folder of its own that other users can reach; all end with the module."""
     with ExitStack() as stack:
 
@@ -310,7 +308,7 @@ def exporter_at() -> Iterator[Callable[..., Running]]:
             folder = Path(tempfile.mkdtemp(prefix="tachograph-node-test-"))
             stack.callback(shutil.rmtree, folder)
             folder.chmod(0o755)
-            running = Running(folder, flags)
+            running = Running(folder, flags, forking)
             stack.callback(running.end)
             return running
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import NamedTuple
 
 DAY = 86_400.0
@@ -96,6 +97,7 @@ _ABOUT_WORDS = ("(local_rank", "srun: ", "host ", "on node ", " CANCELLED")
 """Of whom torchrun's summary and the scheduler speak."""
 
 
+@lru_cache(64)  # the first lines of a file are read several times: for its shape, its ranks, its times and itself
 def parse(line: str, until: float, shape: LineShape = PLAIN) -> LogLine:
     """Return a line without its prefix; a time that names no year is at most a day later than `until`."""
     line = plain(line)

@@ -60,7 +60,8 @@ class StepsAfter:
         """Read the lines between two places; yield the failures that were none."""
         while self._open and self._read < MOST and (match := STEP.search(low, begin, end)):
             self._read += 1
-            start = max(low.rfind(b"\n", 0, match.start()), low.rfind(b"\r", 0, match.start())) + 1
+            start = low.rfind(b"\n", 0, match.start()) + 1
+            start = max(start, low.rfind(b"\r", start, match.start()) + 1)  # in the line: not to the block's beginning
             stop = low.find(b"\n", match.end(), end)
             back = low.find(b"\r", match.end(), stop if stop >= 0 else end)
             begin = min((one for one in (stop, back) if one >= 0), default=end)

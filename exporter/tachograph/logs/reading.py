@@ -18,7 +18,11 @@ from tachograph.own_process import own_workers
 ALONE = 32 << 20
 """Bytes in all up to which other processes are not worth their start."""
 _AHEAD = 4
-"""Parts that are handed to each process in advance."""
+"""Batches that are handed to each process in advance."""
+BATCH = 8 << 20
+"""Bytes of small files that are handed to a process in one go."""
+_EACH = 128 << 10
+"""Bytes that are read in the time that a file costs, however small: it is opened, and its shape is learned."""
 
 Progress = Callable[[int], None]
 """Called with the bytes that have been read since the last call."""
@@ -107,10 +111,11 @@ def read_stream(name: str, stream: Iterable[bytes], context: Context, reading: R
 
 
 def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[int, _Outcome]]:
-    processes = min(os.cpu_count() or 1, len(parts), 8)
-    if processes < 2 or sum(_size(part) for part in parts) < ALONE:
+    shares = list(batches(parts))
+    processes = min(os.cpu_count() or 1, len(shares), 8)
+    if processes < 2 or sum(map(_cost, parts)) < ALONE:
         for number, part in enumerate(parts):
-            yield number, _scan(blocks(part), part.context, progress)
+            yield number, _scan(blocks(part), part.context, progress, follows=part.begin > 0)
         return
     with ProcessPoolExecutor(
         processes,
@@ -118,25 +123,37 @@ def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[i
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this process, which ends them
     ) as pool:
-        waiting: dict[Future[_Outcome], int] = {}
-        left = iter(enumerate(parts))
+        waiting: dict[Future[list[_Outcome]], range] = {}
+        left = iter(shares)
         while True:
-            while len(waiting) < processes * _AHEAD and (entry := next(left, None)) is not None:
-                waiting[pool.submit(_in_a_process, entry[1])] = entry[0]
+            while len(waiting) < processes * _AHEAD and (batch := next(left, None)) is not None:
+                waiting[pool.submit(_in_a_process, [parts[number] for number in batch])] = batch
             if not waiting:
                 return
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                outcome = future.result()
-                progress(outcome.scanned.size)
-                yield waiting.pop(future), outcome
+                for number, outcome in zip(waiting.pop(future), future.result(), strict=True):
+                    progress(outcome.scanned.size)
+                    yield number, outcome
 
 
-def _in_a_process(part: FilePart) -> _Outcome:
-    return _scan(blocks(part), part.context, lambda _: None)
+def batches(parts: Sequence[FilePart]) -> Iterator[range]:
+    """Yield the numbers of parts that are read in one go."""
+    begin = cost = 0
+    for number, part in enumerate(parts):
+        if cost and cost + _cost(part) > BATCH:
+            yield range(begin, number)
+            begin, cost = number, 0
+        cost += _cost(part)
+    if cost:
+        yield range(begin, len(parts))
 
 
-def _scan(stream: Iterable[bytes], context: Context, progress: Progress) -> _Outcome:
-    scan, why = LogScan(context), ""
+def _in_a_process(parts: Sequence[FilePart]) -> list[_Outcome]:
+    return [_scan(blocks(part), part.context, lambda _: None, follows=part.begin > 0) for part in parts]
+
+
+def _scan(stream: Iterable[bytes], context: Context, progress: Progress, *, follows: bool = False) -> _Outcome:
+    scan, why = LogScan(context, follows=follows), ""
     try:
         for block in stream:
             scan.feed(block)
@@ -147,5 +164,5 @@ def _scan(stream: Iterable[bytes], context: Context, progress: Progress) -> _Out
     return _Outcome(scan.result(), why)
 
 
-def _size(part: FilePart) -> int:
-    return BLOCK if part.end is None else part.end - part.begin
+def _cost(part: FilePart) -> int:
+    return max(_EACH, BLOCK if part.end is None else part.end - part.begin)

@@ -89,7 +89,8 @@ class Scanned(NamedTuple):
     """Everything that a stream said.
 
     `within`: local ranks; `pairs`: ranks, by node and local rank; `nodes`: those that lines name.
-    `steps`: those that its first lines report. `unsettled`: failures that it ended with, in one attempt.
+    `steps`: those that its first lines report, if it follows another part of a file.
+    `unsettled`: failures that it ended with, in one attempt.
     """
 
     sightings: dict[Key, Sighting]
@@ -152,10 +153,11 @@ class _Place(NamedTuple):
 
 
 class LogScan:
-    """Reads one stream."""
+    """Reads one stream; `follows`: it begins within a file, so that its first steps say whether a failure was one."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, follows: bool = False) -> None:
         self._context = context
+        self._follows = follows
         self._filter, self._texts, self._rows = _marks()
         self._levels, self._channel = _of_levels()
         self._table = table()
@@ -218,8 +220,8 @@ class LogScan:
     def _learn(self, block: bytes) -> None:
         """Learn from the first lines what each begins with, which ranks there are, and when the first one came."""
         lines = [line[:400].decode("utf-8", errors="replace") for line in block[:_SAMPLE].splitlines()[: shape.SAMPLE]]
-        self._shape = shape.learn(lines)
-        self._steps = labels(lines)
+        self._shape = shape.learn(lines, self._context.written)
+        self._steps = labels(lines) if self._follows else frozenset()
         self._first = self._time_of(block[:_BEFORE])
         for line in filter(_MAY_BE_RANK.search, lines[:_PREFIXES]):
             self._note(read(line, self._context.written, self._shape).lines[0])
@@ -295,13 +297,18 @@ class LogScan:
         texts = {self._texts[mark] for mark in marks}
         if not self._tracebacks and not self._partial and self._is_common(text, texts):
             return None
+        inside: TracebackEnd | bool | None = None
+        if self._tracebacks and not marks and not self._partial and "{" not in text and '": ' not in text:
+            inside = self._tracebacks.add(plain(text))  # first: of its inner lines nothing else is read
+            if inside is True:
+                return None
         record = read(text, self._context.written, self._shape)
         if self._partial or record.partial:
             record = self._joined(record)
             if record.partial:
                 return None
         if not record.json:
-            return self._message(record.lines[0], record.raws[0], texts, marks, at)
+            return self._message(record.lines[0], record.raws[0], texts, marks, at, inside=inside)
         for line, raw in zip(record.lines, record.raws, strict=True):
             low = line.text.lower()
             known = [mark for mark, one in enumerate(self._texts) if one in low]
@@ -318,21 +325,24 @@ class LogScan:
         self._partial = record._replace(partial=True) if goes_on else None
         return record._replace(partial=goes_on)
 
-    def _message(self, line: LogLine, raw: str, texts: set[str], marks: list[int], at: _Place) -> Key | None:
-        """Read one message; return what it was counted as."""
+    def _message(
+        self, line: LogLine, raw: str, texts: set[str], marks: list[int], at: _Place, *,
+        inside: TracebackEnd | bool | None = None,
+    ) -> Key | None:  # fmt: skip
+        """Read one message; return what it was counted as. `inside`: what it is to the open tracebacks, if known."""
         line = self._placed(line)
         if _SUMMARY in texts:
             self._summary = line.rank
         elif line.rank is None and line.text.lstrip().startswith(_OF_SUMMARY):
             line = line._replace(rank=self._summary)
         raised: TracebackEnd | None = None
-        if self._tracebacks or _TRACEBACK in texts:
+        if inside is None and (self._tracebacks or _TRACEBACK in texts):
             inside = self._tracebacks.add(raw)
-            if inside is True:
-                return None
-            if isinstance(inside, TracebackEnd):
-                raised = inside
-                line = with_facts(line._replace(text=raised.text), raised.prefix, self._context.written)
+        if inside is True:
+            return None
+        if isinstance(inside, TracebackEnd):
+            raised = inside
+            line = with_facts(line._replace(text=raised.text), raised.prefix, self._context.written)
         if texts & _NCCL_SET:
             self._nccl.read(line)
         self._note(line)

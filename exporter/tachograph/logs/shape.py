@@ -43,8 +43,8 @@ _MOST = 0.6
 """The share of lines that must begin alike; others are those of launchers, and progress bars."""
 
 
-def learn(lines: Sequence[str]) -> LineShape:
-    """Return the shape of a file whose first lines these are."""
+def learn(lines: Sequence[str], until: float = 0.0) -> LineShape:
+    """Return the shape of a file whose first lines these are; `until` as for `parse`."""
     sample = [line for line in map(plain, lines[:SAMPLE]) if line.strip()]
     names = next((form for separator in _SEPARATORS if (form := _names(sample, separator))), None)
     shape = LineShape(names, None if names else PLAIN.numbers)
@@ -55,27 +55,27 @@ def learn(lines: Sequence[str]) -> LineShape:
             counted = rising == len(found) - 1 and (len(found) > 2 or numbers is _NUMBERS[1])
             shape = LineShape(names, numbers, numbered=counted)
             break
-    return shape._replace(prefix=_prefix(sample, shape))
+    return shape._replace(prefix=_prefix(sample, shape, until))
 
 
-def _prefix(sample: Sequence[str], shape: LineShape) -> re.Pattern[str] | None:
+def _prefix(sample: Sequence[str], shape: LineShape, until: float) -> re.Pattern[str] | None:
     """Return the pattern of what stands before a rank on most lines, where the grammar does not find it."""
     forms: Counter[tuple[str, str]] = Counter()
     for found in (
-        parse(line, 0.0, shape) for line in sample if not line.startswith("{") and _RANK.search(line, 0, 240)
+        parse(line, until, shape) for line in sample if not line.startswith("{") and _RANK.search(line, 0, 240)
     ):
         if found.rank is None and (rank := _RANK.search(found.text, 0, 160)):
             behind = _CLOSING.match(found.text, rank.end())
             forms[re.sub(r"\w+", "w", found.text[: rank.start()]), behind[0] if behind else ""] += 1
     (form, closing), count = next(iter(forms.most_common(1)), (("", ""), 0))
     if count < max(3, _MOST * len(sample)):
-        return _inner(sample, shape)
+        return _inner(sample, shape, until)
     return re.compile(r"\w+".join(map(re.escape, form.split("w"))) + r"\w*?[ _:=#-]{0,2}\d{1,6}" + re.escape(closing))
 
 
-def _inner(sample: Sequence[str], shape: LineShape) -> re.Pattern[str] | None:
+def _inner(sample: Sequence[str], shape: LineShape, until: float) -> re.Pattern[str] | None:
     """Return the pattern of a number behind times and names, if it is a rank: few numbers that take turns."""
-    texts = [found.text for found in (parse(line, 0.0, shape) for line in sample[:_FEW]) if found.rank is None]
+    texts = [found.text for found in (parse(line, until, shape) for line in sample[:_FEW]) if found.rank is None]
     for form in _INNER:
         found = Counter(int(match["number"]) for text in texts if (match := form.match(text)))
         if found.total() >= max(4, _MOST * len(texts)) and 2 <= len(found) <= found.total() / 2:

@@ -69,14 +69,15 @@ def files(paths: Sequence[str], problems: list[Unread]) -> Iterator[tuple[Path, 
             if not path.is_dir():
                 yield path, True
                 continue
-            inside = [one for one in _walk(path, problems) if os.path.realpath(one) not in seen]
+            real = {one: os.path.realpath(one) for one in _walk(path, problems)}
         except OSError as error:
             problems.append(Unread(given, error.strerror or type(error).__name__))
             continue
+        inside = [one for one, place in real.items() if place not in seen]
         if not inside:
             problems.append(Unread(given, "no files in this folder"))
         for one in inside:
-            seen.add(os.path.realpath(one))
+            seen.add(real[one])
             yield one, False
 
 

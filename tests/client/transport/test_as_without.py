@@ -22,7 +22,7 @@ from tests.client.conftest import Exporter
 DEADLINE = 45.0
 AT_ONCE = 6
 PRELUDE = """
-import asyncio, atexit, ctypes, faulthandler, os, signal, subprocess, sys, threading, time
+import atexit, ctypes, faulthandler, os, signal, subprocess, sys, threading, time
 recorded, r = os.environ["RECORDED"] == "1", None
 def rec(**given):
     global r
@@ -63,7 +63,7 @@ TERM, HUP, INT, USR1, USR2, URG = (
     signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG,
 )  # fmt: skip
 NAP = "ready(); time.sleep(30)"
-LOOP = "async def run():\n    loop = asyncio.get_running_loop()\n    {}\nasyncio.run(run())\n"
+LOOP = "import asyncio\nasync def run():\n    loop = asyncio.get_running_loop()\n    {}\nasyncio.run(run())\n"
 FILES = """
 def reused(taken):
     for file in taken: file.write(b"data"); file.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -494,7 +495,9 @@ def test_a_handler_of_sigusr2_stays(exporter: Any, start: Start, taken: str, whe
     go = exporter.path.parent / "go"
     first, then = (TAKEN[taken], again) if when == "before" else (again, TAKEN[taken])
     process = start(
-        f"recorder.close()\n{first}\n{then}\nsay('ready')\n"
+        "recorder.close()\n"
+        "while threading.active_count() > 1: time.sleep(0.01)\n"  # it may hold the signal for longer than `close` waits
+        f"{first}\n{then}\nsay('ready')\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
         "again.close(); say('closed'); signal.raise_signal(signal.SIGUSR2); say('alive')",
         TACHOGRAPH_BLACKBOX="1",
@@ -508,6 +511,25 @@ def test_a_handler_of_sigusr2_stays(exporter: Any, start: Start, taken: str, whe
     process.hear("closed")
     assert process.end() == (0, "")
     assert exporter.frames("box") == []
+
+
+def test_a_handler_that_comes_at_the_same_moment_stays(exporter: Any, start: Start) -> None:
+    """Though it comes after the look whether there is one: in C, of a thread that runs meanwhile."""
+    process = start(
+        "from tachograph.client.transport import signal_dump\n"
+        "copy, taken = signal_dump.copy_high, threading.Event()\n"
+        f"def copy_late(number):\n if not taken.is_set():\n  global mine\n{textwrap.indent(TAKEN['C'], '  ')}\n"
+        "  taken.set()\n return copy(number)\n"
+        "signal_dump.copy_high = copy_late\n"
+        "again = Recorder(run='again'); taken.wait()\n"
+        "while not again.received: time.sleep(0.01)\n"
+        "signal.raise_signal(signal.SIGUSR2); again.close(); signal.raise_signal(signal.SIGUSR2)",
+        ", enabled=False",
+        TACHOGRAPH_BLACKBOX="1",
+    )
+    process.hear("mine")
+    process.hear("mine")
+    assert process.end() == (0, "")
 
 
 def test_sigusr2_is_given_back(exporter: Any, start: Start) -> None:

@@ -22,8 +22,9 @@ from tachograph.node.gpu.source import GpuSource
 from tachograph.node.gpu.worker_protocol import LineReader, NodeReading
 from tachograph.node.samples import GpuSnapshot, Sample
 from tachograph.own_process import own_process
+from tests.forking import Forked, Forking
 
-STEPPER = Path(__file__).with_name("stepper.py")
+STEPPER, GPU_STEPPER = "tests.node.gpu.stepper", "tests.node.gpu.gpu_stepper"
 WORKER = tuple(own_process("tachograph.node.gpu.worker")[1:])
 HASTY_WORKER = """
 from tachograph.node.gpu import gpu_watch, node_collector, worker
@@ -63,15 +64,9 @@ class Stepper:
     `patience` is how long it waits for answers, `root` where it looks for device files.
     """
 
-    def __init__(self, environment: Mapping[str, str], patience: float, root: Path) -> None:
+    def __init__(self, process: Forked) -> None:
         self._reader = LineReader()
-        self._process = subprocess.Popen(
-            [sys.executable, str(STEPPER), str(patience), str(root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=_environment(environment),
-        )
+        self._process = process
 
     def mismatch(self, now: float) -> str:
         """Collect at a time; return the reason why only a new process can go on."""
@@ -84,26 +79,22 @@ class Stepper:
         return self._ask(now)[1]
 
     def _ask(self, now: float) -> tuple[str, Node]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{now}\n")
-        self._process.stdin.flush()
-        spent, _, line = self._process.stdout.readline().partition(" ")
+        spent, _, line = self._process.ask(f"{now}").partition(" ")
         return spent, Node(self._reader.read(line))
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        self._process.close()
 
 
 @pytest.fixture
-def stepper(tmp_path: Path) -> Iterator[Callable[..., Stepper]]:
+def stepper(tmp_path: Path, forking: Forking) -> Iterator[Callable[..., Stepper]]:
     """Start collectors: `stepper(environment, patience=0.3)`, with tmp_path as their root; ended after the test."""
     started: list[Stepper] = []
 
     def start(environment: Mapping[str, str], patience: float = 2.0) -> Stepper:
-        started.append(Stepper(environment, patience, tmp_path))
+        process = forking.start(STEPPER, patience, tmp_path, environment=_environment(environment))
+        started.append(Stepper(process))
         return started[-1]
 
     yield start
@@ -161,33 +152,22 @@ def _key(name: str, labels: Sequence[str]) -> tuple[str, ...]:
 class GpuStepper:
     """A GpuCollector in a process of its own, whose clock a test sets."""
 
-    def __init__(self, environment: Mapping[str, str], *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(STEPPER.with_name("gpu_stepper.py")), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
+    def __init__(self, process: Forked) -> None:
+        self._process = process
 
     def at(self, *times: float) -> OneGpu:
         """Collect at these times, in seconds; return the last collection."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         for now in times:
-            self._process.stdin.write(f"{now}\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            answer = self._process.ask(f"{now}")
         return OneGpu(json.loads(answer))
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        self._process.close()
 
 
 @pytest.fixture
-def one_gpu(fake: Any) -> Iterator[Callable[..., GpuStepper]]:
+def one_gpu(fake: Any, forking: Forking) -> Iterator[Callable[..., GpuStepper]]:
     """Start collectors of one GPU of the node: `one_gpu(index, detail=, library=)`; ended after the test."""
     started: list[GpuStepper] = []
 
@@ -195,7 +175,8 @@ def one_gpu(fake: Any) -> Iterator[Callable[..., GpuStepper]]:
         environment = fake.environment()
         if library is not None:
             environment["LD_LIBRARY_PATH"] = str(library)
-        started.append(GpuStepper(environment, str(index), *(["detail"] if detail else [])))
+        process = forking.start(GPU_STEPPER, index, *(["detail"] if detail else []), environment=environment)
+        started.append(GpuStepper(process))
         return started[-1]
 
     yield start

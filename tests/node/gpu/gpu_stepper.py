@@ -1,16 +1,17 @@
-"""Runs a GpuCollector on the clock that stdin dictates: a time per line in, its reading per line out."""
+"""Runs a GpuCollector in each child, on the clock that a test dictates: a time per line in, a reading per line out."""
 
 import json
-import sys
 
 from tachograph.node.driver.nvml import Nvml
 from tachograph.node.gpu.gpu_collector import GpuCollector
 from tachograph.node.shown_gpus import shown
+from tests.forking import asked
 
+arguments, file = asked()
 now = 0.0
 nvml = Nvml()
-collector = GpuCollector(nvml, int(sys.argv[1]), lambda: now, detail=sys.argv[2:] == ["detail"])
-for line in sys.stdin:
+collector = GpuCollector(nvml, int(arguments[0]), lambda: now, detail=arguments[1:] == ["detail"])
+for line in file:
     now = float(line)
     reading = collector.collect(nvml.driver_version(), nvml.cuda_version())
     samples = reading.samples()
@@ -23,4 +24,4 @@ for line in sys.stdin:
         "pids": reading.pids,
         "gpm": reading.gpm,
     }
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer), file=file, flush=True)

@@ -25,6 +25,8 @@ class SignalDump:
         self.descriptor = OwnDescriptor(copy_high(descriptor))
         try:
             file = _File(self.descriptor.number)
+            if any(self._actions.handler(number)):  # what `is_free` reads lets other threads run; from here none does
+                raise ValueError(f"signal {number} was taken at this moment")
             faulthandler.register(number, file=file, all_threads=all_threads, chain=False)
         except BaseException:
             self.descriptor.close()
