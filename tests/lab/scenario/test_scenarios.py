@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from tachograph.catalog.rank import THRESHOLDS
+from tachograph.findings.limits import LIMIT_NAMES
 from tachograph_lab import checkout
 from tachograph_lab.scenario import Fleet, Scenario, ScenarioError, faults, load
 from tachograph_lab.scenario.definition import RunThresholds
@@ -320,5 +320,5 @@ def test_a_story_without_live_cannot_be_replayed_live(tmp_path: Path) -> None:
 
 def test_a_run_may_set_every_threshold_there_is() -> None:
     """The section has the catalogue's names, and only thresholds that are set are sent."""
-    assert tuple(part.name for part in fields(RunThresholds)) == THRESHOLDS
+    assert tuple(part.name for part in fields(RunThresholds)) == LIMIT_NAMES
     assert RunThresholds(hang_seconds=600.0).set() == {"hang_seconds": 600.0}
