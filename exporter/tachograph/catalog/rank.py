@@ -64,6 +64,9 @@ TierName = Literal["hero", "standard", "dev"]
 TIERS: tuple[str, ...] = get_args(TierName)
 """Tiers of a run, which decide how its alerts are routed; the default is `standard`."""
 
+SET_BY = ("run", "site", "default")
+"""Who set a limit that applies to a run; the first of these who did so counts."""
+
 EXIT_CODE = "exit_code"
 FAILURE_REASONS = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")
 """Reasons a rank gives for its failure: `terminated` by SIGTERM, SIGHUP or a warning of them, `interrupted` from the

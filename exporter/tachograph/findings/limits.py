@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
+from tachograph.catalog.rank import SET_BY
+
 LimitName = Literal[
     "hang_seconds", "straggler_ratio", "throughput_drop_ratio", "data_stall_ratio", "checkpoint_age_seconds"
 ]  # fmt: skip
 LIMIT_NAMES: tuple[str, ...] = get_args(LimitName)
+HasDefault = Literal["hang_seconds", "straggler_ratio", "throughput_drop_ratio", "data_stall_ratio"]
 
-RUN, SITE, DEFAULT = "run", "site", "default"
-SET_BY = (RUN, SITE, DEFAULT)
-"""Who set a limit; the first of these who did so counts."""
+RUN, SITE, DEFAULT = SET_BY
 
 SECONDS, SHARE = "a number of seconds", "a share (0.2 for 20 %)"
 
@@ -75,3 +76,18 @@ LIMITS: Mapping[str, Limit] = MappingProxyType({
         ),
     )
 })  # fmt: skip
+
+
+class Applied(NamedTuple):
+    """A limit as it applies to a run, and which of `SET_BY` set it."""
+
+    value: float
+    set_by: str
+
+
+def applied(own: Mapping[str, float], site: Mapping[str, float]) -> dict[str, Applied]:
+    """Return the limits that apply to a run, given its own and the site's; one without a default may be missing."""
+    found = {name: Applied(limit.default, DEFAULT) for name, limit in LIMITS.items() if limit.default is not None}
+    found.update((name, Applied(value, SITE)) for name, value in site.items())
+    found.update((name, Applied(value, RUN)) for name, value in own.items())
+    return found
