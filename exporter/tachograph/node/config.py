@@ -118,10 +118,10 @@ def _path_or_none(text: str) -> Path | None:
 
 
 def _limit(limit: Limit) -> Callable[[str], float | None]:
-    """Return what reads a limit of the site; an empty text sets none where there is no default."""
+    """Return what reads a limit of the site; an empty text sets none."""
 
     def read(text: str) -> float | None:
-        if not text and limit.default is None:
+        if not text:
             return None
         value = float(text)
         if not limit.admits(value):
@@ -276,9 +276,10 @@ SETTINGS = (
     ),
     *(
         Setting(
-            f"{LIMITS_PREFIX}{limit.name}", _limit(limit), limit.expected + (", or nothing" * (limit.default is None)),
-            "" if limit.default is None else f"{limit.default:g}",
-            f"For runs without a limit of their own (recorder.threshold): {limit.meaning}.", live=True,
+            f"{LIMITS_PREFIX}{limit.name}", _limit(limit), f"{limit.expected}, or nothing", "",
+            f"For runs without a limit of their own (recorder.threshold): {limit.meaning}."
+            + ("" if limit.default is None else f" Default: {limit.default:g}."),
+            live=True,
         )
         for limit in LIMITS.values()
     ),
@@ -390,12 +391,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
             retention=values["ranks.retention"],
             retention_finished=values["ranks.retention-finished"],
         ),
-        site_limits={
-            name: value
-            for name in LIMITS
-            if texts[f"{LIMITS_PREFIX}{name}"].where != "default"
-            and (value := values[f"{LIMITS_PREFIX}{name}"]) is not None
-        },
+        site_limits={name: value for name in LIMITS if (value := values[f"{LIMITS_PREFIX}{name}"]) is not None},
         web_config=values["web.config.file"],
         web_max_requests=values["web.max-requests"],
         web_systemd_socket=values["web.systemd-socket"],

@@ -170,7 +170,7 @@ class MemoryInUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnLimits:
+class ScenarioLimits:
     """The limits that a run sets itself, as with `recorder.threshold`, or that its site sets; 0: none."""
 
     hang_seconds: float = optional(values.limit("hang_seconds"), 0.0)
@@ -245,8 +245,8 @@ class Scenario:
     work: Work = field(default_factory=Work, metadata={"section": Work})
     learning: Learning = field(default_factory=Learning, metadata={"section": Learning})
     memory: MemoryInUse = field(default_factory=MemoryInUse, metadata={"section": MemoryInUse})
-    thresholds: OwnLimits = field(default_factory=OwnLimits, metadata={"section": OwnLimits})
-    site_limits: OwnLimits = field(default_factory=OwnLimits, metadata={"section": OwnLimits})
+    thresholds: ScenarioLimits = field(default_factory=ScenarioLimits, metadata={"section": ScenarioLimits})
+    site_limits: ScenarioLimits = field(default_factory=ScenarioLimits, metadata={"section": ScenarioLimits})
     checkpoint: Pause | None = field(default=None, metadata={"section": Pause})
     eval: Pause | None = field(default=None, metadata={"section": Pause})
     faults: tuple[Fault, ...] = ()

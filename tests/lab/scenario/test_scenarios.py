@@ -12,7 +12,7 @@ import pytest
 from tachograph.findings.limits import LIMIT_NAMES
 from tachograph_lab import checkout
 from tachograph_lab.scenario import Fleet, Scenario, ScenarioError, faults, load
-from tachograph_lab.scenario.definition import OwnLimits
+from tachograph_lab.scenario.definition import ScenarioLimits
 from tachograph_lab.scenario.values import duration
 
 GOOD = """\
@@ -320,8 +320,8 @@ def test_a_story_without_live_cannot_be_replayed_live(tmp_path: Path) -> None:
 
 def test_a_run_may_set_every_limit_there_is(tmp_path: Path) -> None:
     """The section has the names of the table, and its ranges; only limits that are set are sent."""
-    assert tuple(part.name for part in fields(OwnLimits)) == LIMIT_NAMES
-    assert OwnLimits(hang_seconds=600.0).set() == {"hang_seconds": 600.0}
+    assert tuple(part.name for part in fields(ScenarioLimits)) == LIMIT_NAMES
+    assert ScenarioLimits(hang_seconds=600.0).set() == {"hang_seconds": 600.0}
     given = _load(tmp_path, GOOD + "thresholds: {hang_seconds: 1h}\nsite_limits: {straggler_ratio: 0.3}\n")
     assert (given.thresholds.set(), given.site_limits.set()) == ({"hang_seconds": 3600.0}, {"straggler_ratio": 0.3})
     (line,) = _lines(tmp_path, GOOD + "site_limits: {hang_seconds: 5s}\n")
