@@ -393,7 +393,7 @@ def claims(target: Target) -> Achieved:
         Client(
             target.unix,
             _hello(run, i, uuid=gpus[i % 8], facts={"tier": "dev"}, world_size=62),
-            [_state({"threshold": {"hang_seconds": 1e9}})],
+            [_state({"threshold": {"hang_seconds": 86400.0}})],
             1.0,
         )
         for i, run in enumerate([WITNESS_RUN, "0d4f5f6e-0000-4000-8000-000000000000"] * 31)

@@ -1,16 +1,11 @@
-"""How long a full bar is: the limits of alerts, from the file that the rules take them from, or a fixed range."""
+"""How long a full bar is: the limits of alerts, from the table that the rules take them from, or a fixed range."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from tachograph.findings.limits import applied
 
-import yaml
-
-_ALERTS: dict[str, float] = yaml.safe_load(
-    (Path(__file__).parents[1] / "prometheus/thresholds.yml").read_text(encoding="utf-8")
-)
-LATE = _ALERTS["straggler_ratio"]
-"""Lag of a rank as a share of a step: StragglerRank pages there."""
+LATE = applied({}, {})["straggler_ratio"].value
+"""Lag of a rank as a share of a step: StragglerRank pages there by default."""
 NET_ERRORS = 1000
 """Errors of a node's network in an hour: NicErrorsRising fires above."""
 WHOLE = 1.0

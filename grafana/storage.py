@@ -104,7 +104,7 @@ def data() -> list[Json]:
               "share. Near 0 is good. A step up: the store, the network or the loader became slower; see which rank "
               "and node below.",
               [query(of_run("run:data_wait:median"), "median rank"), query(of_run("run:data_wait:baseline"), "usual"),
-               query(f"max({of_run(c.RUN_THRESHOLD, name='data_stall_ratio')})", "the run's own limit")],
+               query(of_run("run:limit:max", name='data_stall_ratio'), "its limit")],
               NO_LOADER, overrides=USUAL, min=0),
         lines("Wait for data, by rank", UNITS["ratio"], "Share of its usual step, for each rank. A narrow band is "
               "good. One rank far above: its node's loader or disk, or longer samples; it holds the others up. By "
@@ -162,7 +162,7 @@ def checkpoints() -> list[Json]:
               [query(of_run("run:checkpoint_age_seconds:min"), "age"),
                query(of_run("run:checkpoint_interval_seconds:mean1d"), "interval"),
                query(of_run("run:checkpoint_interval_seconds:optimal"), "best interval"),
-               query(f"max({of_run(c.RUN_THRESHOLD, name='checkpoint_age_seconds')})", "the run's own limit")], UNSAVED,
+               query(of_run("run:limit:max", name='checkpoint_age_seconds'), "its limit")], UNSAVED,
               overrides=USUAL, min=0),
         lines("Checkpoint duration", "s", "How long the last checkpoint took the slowest rank, and how long is usual. "
               "Steady is good. Rising: the store is busy or nearly full.",

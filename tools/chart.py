@@ -1,7 +1,7 @@
 """`python -m tools.chart`: write what the Helm chart takes from the bundle's code, and the chart's default rendering.
 
 Rules, dashboards and parameters are links in the chart to the committed ones; of the rules, the lines
-with a threshold are written. What a site sets by the chart's values stands between @ here.
+with a limit are written. What a site sets by the chart's values stands between @ here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.bundle import kubernetes, routes, rules
+from tachograph.findings.limits import applied
 from tachograph_lab.checkout import root
 from tools import helm
 
@@ -27,21 +28,21 @@ def files() -> dict[Path, str]:
         CHART / "files/podmonitor.yml": routes.dumped(kubernetes.pod_monitor()),
         CHART / "files/alertmanagerconfig.yml": routes.dumped(_without("receivers", kubernetes.alertmanager(()))),
         CHART / "files/receivers.yml": routes.dumped(_receivers()),
-        CHART / "files/thresholds.yml": routes.dumped(_thresholds()),
+        CHART / "files/limits.yml": routes.dumped(_limits()),
     }
 
 
-def _thresholds() -> dict[str, list[dict[str, str]]]:
-    """Return the lines that have a threshold, by file of rules: as shipped, and with @ in its place."""
+def _limits() -> dict[str, list[dict[str, str]]]:
+    """Return the lines that have a limit, by file of rules: as shipped, and with @ in its place."""
     found: dict[str, list[dict[str, str]]] = {}
     usual = rules.parameters()
     for source in rules.sources():
         shipped = rules.rendered(source, usual).splitlines()
-        for name in rules.thresholds():
+        for name in applied({}, {}):
             made = rules.rendered(source, {**usual, name: "@"}).splitlines()
             lines = {old: new for old, new in zip(shipped, made, strict=True) if old != new}
             found.setdefault(source.name, []).extend(
-                {"threshold": name, "shipped": f"\n{old}", "made": f"\n{new}"} for old, new in lines.items()
+                {"limit": name, "shipped": f"\n{old}", "made": f"\n{new}"} for old, new in lines.items()
             )
     return {name: lines for name, lines in found.items() if lines}
 

@@ -1,13 +1,16 @@
-"""The thresholds of the alert rules, and the words that they sort phases, Xids and clock reasons by.
+"""The fixed numbers of the alert rules, and the words that they sort phases, Xids and clock reasons by.
 
 For views of a single node, which have no Prometheus to ask: the exporter's own judgement and `tachograph top`. The
-numbers are those of prometheus/rules/; tests/test_diagnosis.py compares each with the rule that it comes from.
+numbers are those of prometheus/rules/; tests/test_diagnosis.py compares each with the rule that it comes from. What a
+site or a run may set is in findings/limits.py.
 """
 
 from __future__ import annotations
 
-HANG_SECONDS, HANG_STEPS = 15.0, 3
-"""A run hangs without a step for longer than its threshold and three usual steps: tachograph_run_hang_limit_seconds."""
+HANG_STEPS = 3
+"""A run hangs without a step for longer than its limit and three usual steps: tachograph_run_hang_limit_seconds."""
+LONG_STEP_SECONDS = 15.0
+"""A step that is so much longer than the usual one says nothing of the speed, and counts as a pause. No rule has it."""
 FIRST_STEPS_SECONDS = 1800.0
 """The same for a run whose usual step is not known yet: run:hang_grace_seconds:max."""
 UNKNOWN_STEP_SECONDS = 240.0
@@ -28,15 +31,8 @@ CROWD = 8
 
 LAG_SECONDS, LAG_RATIO = 0.005, 0.06
 """A smaller lag, in seconds and as a share of the step, is noise: rank:late_ratio:mean."""
-STRAGGLER_RATIO = 0.2
-"""A lag, as a share of the step, from which on a rank holds its run up: run:straggler_threshold:ratio."""
 STRAGGLER_WAIT = 0.6
 """A straggler waits less than this share of the usual wait: rank:straggler:level."""
-
-THROUGHPUT_DROP_RATIO = 0.15
-"""Share of its usual speed that a run may lose: ThroughputDropped."""
-DATA_STALL_RATIO = 0.2
-"""Share of its steps that the median rank may wait for data: DataStall."""
 
 MEMORY_FULL_RATIO = 0.95
 """Share of a GPU's memory that tensors took at most, from which on a larger batch may not fit. No rule has it."""

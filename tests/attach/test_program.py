@@ -103,6 +103,7 @@ def test_a_module_is_what_it_is_without_us(script: Path) -> None:
         ((), 2, "no script was given"),
         (("--run",), 2, "--run needs a value"),
         (("--tokens-per-step", "many", "nope.py"), 2, "--tokens-per-step must be a number, not 'many'"),
+        (("--hang-seconds", "5", "nope.py"), 2, "--hang-seconds must be a number of seconds from 10 to 86400, not 5.0"),
         (("--speed", "nope.py"), 2, "unknown option --speed"),
         (("--", "nope.py"), 2, "can't open file 'nope.py'"),
         (("python", "train.py"), 2, "give the script alone, without python: "),

@@ -13,6 +13,8 @@ import yaml
 
 from tachograph import duration
 from tachograph.bundle import command, folder
+from tachograph.findings.limits import LIMITS
+from tachograph.node.config import read_config
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -134,39 +136,55 @@ def test_flags_reach_rules_and_dashboards(write: Write) -> None:
         assert json.loads(path.read_text(encoding="utf-8"))["uid"].startswith("tachograph-")
 
 
-def test_thresholds_reach_the_rules(programs: Mapping[str, Path], write: Write, tmp_path: Path) -> None:
-    """A run that sets no limit of its own has the site's; what the file does not name stays."""
+def test_limits_reach_the_exporters_and_the_rules(programs: Mapping[str, Path], write: Write, tmp_path: Path) -> None:
+    """Exporters apply the file that is written for them; rules have the same for exporters that show no limits."""
     (tmp_path / "limits.yml").write_text("hang_seconds: 45\ndata_stall_ratio: 0.35\n", encoding="utf-8")
-    files = sorted((write("--thresholds", str(tmp_path / "limits.yml")) / "rules").glob("*.yml"))
+    out = write("--limits", str(tmp_path / "limits.yml"))
+    files = sorted((out / "rules").glob("*.yml"))
     accepted(programs["promtool"], "check", "rules", *files)
-    limit = re.compile(r'threshold\{name="(\w+)"\}\[5m\]\)\)\s+or on \(run\)\s+([\d.]+) \+ 0')
+    limit = re.compile(r'label_replace\(([\d.]+) \+ 0 .*, "name", "(\w+)", "", ""\)')
     found = {pair for path in files for pair in limit.findall(path.read_text(encoding="utf-8"))}
     assert found == {
-        ("hang_seconds", "45"),
-        ("straggler_ratio", "0.2"),
-        ("throughput_drop_ratio", "0.15"),
-        ("data_stall_ratio", "0.35"),
+        ("45", "hang_seconds"),
+        ("0.2", "straggler_ratio"),
+        ("0.15", "throughput_drop_ratio"),
+        ("0.35", "data_stall_ratio"),
     }
+    config = read_config([f"--config={out / 'exporter.yml'}"], {})
+    assert config.site_limits == {"hang_seconds": 45, "data_stall_ratio": 0.35}
+
+
+@pytest.mark.parametrize("kind", ["prometheus", "operator", "configmap"])
+def test_the_exporters_file_is_valid_without_limits(write: Write, kind: str) -> None:
+    """It explains every limit, and sets none; in Kubernetes it is the only key of a ConfigMap."""
+    out = write("--format", kind)
+    text = (out / "exporter.yml").read_text(encoding="utf-8")
+    if kind != "prometheus":
+        text = yaml.safe_load(text)["data"]["exporter.yml"]
+        (out / "exporter.yml").write_text(text, encoding="utf-8")
+    assert all(limit.meaning in text and limit.expected in text for limit in LIMITS.values())
+    assert read_config([f"--config={out / 'exporter.yml'}"], {}).site_limits == {}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hang_second: 45\n", "there is no threshold `hang_second`; did you mean hang_seconds?"),
-        ("x: 1\n", "there is no threshold `x`; expected one of hang_seconds, straggler_ratio, "),
-        ("hang_seconds: soon\n", "`hang_seconds` must be a finite number above 0, not 'soon'"),
-        ("hang_seconds: true\n", "`hang_seconds` must be a finite number above 0, not True"),
-        ("hang_seconds: .nan\n", "`hang_seconds` must be a finite number above 0, not nan"),
-        ("hang_seconds: 0\n", "`hang_seconds` must be a finite number above 0, not 0"),
+        ("hang_second: 45\n", "there is no limit `hang_second`; did you mean hang_seconds?"),
+        ("x: 1\n", "there is no limit `x`; expected one of hang_seconds, straggler_ratio, "),
+        ("hang_seconds: 10m\n", "`hang_seconds` must be a number of seconds from 10 to 86400, not '10m'"),
+        ("hang_seconds: true\n", "`hang_seconds` must be a number of seconds from 10 to 86400, not True"),
+        ("hang_seconds: .nan\n", "`hang_seconds` must be a number of seconds from 10 to 86400, not nan"),
+        ("hang_seconds: 5\n", "`hang_seconds` must be a number of seconds from 10 to 86400, not 5"),
+        ("straggler_ratio: 20\n", "`straggler_ratio` must be a share (0.2 for 20 %) from 0.06 to 0.95, not 20"),
         ("- 3\n", "expected lines such as `hang_seconds: 30`"),
         ("a: [\n", "not YAML: "),
     ],
 )
-def test_a_faulty_threshold_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_a_faulty_limit_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
     """With its file and what was expected; nothing is written."""
     path = tmp_path / "limits.yml"
     path.write_text(text, encoding="utf-8")
-    assert command.main(["--out", str(tmp_path / "out"), "--thresholds", str(path)]) == 2
+    assert command.main(["--out", str(tmp_path / "out"), "--limits", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"tachograph bundle: {path}: {said}")
     assert not (tmp_path / "out").exists()
 

@@ -13,9 +13,11 @@ import pytest
 
 import tachograph
 from tachograph.catalog import rank
-from tachograph.catalog.rank import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS, TIERS
+from tachograph.catalog.rank import OPERATIONS, PHASES, STEP_TAGS, TIERS
 from tachograph.client.core.misuse import WORDS
 from tachograph.client.recorder import Recorder
+from tachograph.findings import limits
+from tachograph.findings.limits import LIMIT_NAMES
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 SAYS = "tachograph: "
@@ -106,7 +108,16 @@ MISUSED = (
     (lambda recorder: recorder.step().log(loss="abc"), "wrong_type", "step.log(loss=…) is dropped: the value is not"),
     (lambda recorder: recorder.phase("forwrd"), "unknown_phase", "phase('forwrd') is dropped: did you mean forward?"),
     (lambda recorder: recorder.threshold("hang_second", 30), "unknown_threshold", "did you mean hang_seconds?"),
-    (lambda recorder: recorder.threshold("straggler_ratio", 20), "wrong_type", "value of threshold()"),
+    (
+        lambda recorder: recorder.threshold("straggler_ratio", 20),
+        "wrong_type",
+        "20 is not a share (0.2 for 20 %) from 0.06 to 0.95",
+    ),
+    (
+        lambda recorder: recorder.threshold("hang_seconds", 5),
+        "wrong_type",
+        "5 is not a number of seconds from 10 to 86400",
+    ),
     (lambda recorder: list(recorder.data(range(300))), "no_steps", "300 batches of recorder.data(…) and no step"),
 )
 
@@ -182,12 +193,12 @@ def test_words_of_the_signatures_are_those_of_the_catalog() -> None:
     """A type checker finds what the client would drop."""
     signatures = {
         (Recorder.phase, "name"): PHASES, (Recorder.tag, "name"): STEP_TAGS, (Recorder.step, "tag"): STEP_TAGS,
-        (Recorder.threshold, "name"): THRESHOLDS, (Recorder.__init__, "tier"): TIERS,
+        (Recorder.threshold, "name"): LIMIT_NAMES, (Recorder.__init__, "tier"): TIERS,
         (Recorder.collective, "operation"): OPERATIONS,
     }  # fmt: skip
     for (call, argument), words in signatures.items():
         annotation = inspect.unwrap(call).__annotations__[argument].partition(" | ")[0]
-        assert get_args(getattr(rank, annotation)) == words
+        assert get_args(getattr(rank, annotation, None) or getattr(limits, annotation)) == words
 
 
 def test_dir_shows_the_api() -> None:

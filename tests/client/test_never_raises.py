@@ -26,11 +26,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tachograph
-from tachograph.catalog.rank import OPERATIONS, PHASES, STEP_TAGS, THRESHOLDS
+from tachograph.catalog.rank import OPERATIONS, PHASES, STEP_TAGS
 from tachograph.client.active import ActiveCalls
 from tachograph.client.core.steps import Step
 from tachograph.client.no_op import NoOpCalls
 from tachograph.client.recorder import Recorder
+from tachograph.findings.limits import LIMIT_NAMES
 
 EXAMPLES = int(os.environ.get("TACHOGRAPH_EXAMPLES", "0"))
 STATES = ("fresh", "in a step", "closed", "disabled", "no exporter", "a dead exporter", "a stalled one", "a mad one")
@@ -119,7 +120,7 @@ NASTY: tuple[Callable[[], Any], ...] = (
 PLAIN = (
     0, 1, -1, True, False, 2**31, 2**53, 2**53 + 1, 10**400, 0.0, -0.0, 1.5, -2.5, math.nan, math.inf,
     -math.inf, 5e-324, "", " ", "\0", "\ud800", "\x1b[31m", "forward", "eval", "all_reduce", "gc", "hang_seconds", "7",
-    "x" * 100_000, "训" * 128, *PHASES, *STEP_TAGS, *OPERATIONS, *THRESHOLDS,
+    "x" * 100_000, "训" * 128, *PHASES, *STEP_TAGS, *OPERATIONS, *LIMIT_NAMES,
 )  # fmt: skip
 
 

@@ -59,12 +59,12 @@ def samples(run: str, began: float, slowness: Slowness, data_wait: Slowness) -> 
             "run:collective_wait_per_step_seconds:median": 0.02 * random.uniform(0.9, 1.1),
             "run:data_wait:median": data_wait(age),
             "run:data_wait:baseline": 0.05,
-            "tachograph_run_world_size": RANKS,
         }
         for name, value in values.items():
             yield name, "", value, began + age
         for phase, share in (("data", data_wait(age)), ("forward", 0.3), ("backward", 0.6 - data_wait(age))):
             yield "run:phase_seconds:median", f',phase="{phase}"', took * share, began + age
+        yield "run:limit:max", ',name="data_stall_ratio"', 0.2, began + age
         yield "tachograph_train_memory_reserved_bytes", ',rank="3"', 60e9, began + age
         yield "tachograph_rank_info", ',rank="3"', 1, began + age
         yield "node:run:info", ',instance="node-0"', 1, began + age

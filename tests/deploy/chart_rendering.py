@@ -49,7 +49,8 @@ MATRIX: Mapping[str, Mapping[str, Any]] = {
         "runbookUrl": "https://b.example/",
         "grafanaUrl": "https://g.example",
         "exporterUrl": "https://e.example/NODE/",
-        "prometheusRules": {**ON, "thresholds": {"hang_seconds": 45, "throughput_drop_ratio": 0.25}},
+        "prometheusRules": ON,
+        "limits": {"hang_seconds": 45, "throughput_drop_ratio": 0.25},
         "alertmanagerConfig": {
             **ON,
             "secretName": "tachograph-receivers",

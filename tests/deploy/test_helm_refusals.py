@@ -67,6 +67,7 @@ prometheusRules:
   enabled: true
   thresholds: {hang: 5, hang_seconds: 0}                            # additional properties 'hang' not allowed
   disabled: [rank-dead]                                             # '/prometheusRules/disabled/0': 'rank-dead' does
+limits: {hang_seconds: 5, straggler_ratio: 20}                      # '/limits/hang_seconds': minimum: got 5, want 10
 alertmanagerConfig: {enabled: true, addresses: {page-url: a}}       # '/alertmanagerConfig/addresses/page-url'
 livenessProbe: {exec: {}}                                           # '/livenessProbe': additional properties 'exec'
 """
@@ -78,7 +79,7 @@ def test_values_of_the_wrong_shape_are_named(program: Path) -> None:
     said = refused(program, yaml.safe_load(WRONG))
     expected = re.findall(r"# (.+)", WRONG)
     assert [each for each in expected if each not in said] == []
-    assert "exclusiveMinimum: got 0, want 0" in said
+    assert "'/limits/straggler_ratio': maximum: got 20, want 0.95" in said
 
 
 def refused(program: Path, values: Mapping[str, Any]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tachograph.bundle import rules
-from tests.deploy.chart_rendering import MATRIX, ON, daemon_set, of_kind, rendered
+from tachograph.findings.limits import LIMITS, applied
+from tachograph.node.config import read_config
+from tests.deploy.chart_rendering import CHART, MATRIX, ON, daemon_set, of_kind, rendered
 
 OWN = MATRIX["own"]
 
@@ -90,15 +92,31 @@ def test_an_alert_can_be_left_out(program: Path, own: list[dict[str, Any]]) -> N
         assert one["metadata"]["annotations"] == {"e": "f"}
 
 
-def test_the_chart_has_every_threshold(program: Path) -> None:
-    """Each changes a rule, and nothing else is changed by it."""
-    chosen = {name: 7.5 + number for number, name in enumerate(rules.thresholds())}
+@pytest.mark.parametrize("place", ["limits", "prometheusRules"])
+def test_the_chart_has_every_limit(program: Path, place: str) -> None:
+    """Each is an argument of the exporters and changes a rule, and nothing else does; also where 0.2 had it."""
+    chosen = {name: round(limit.value + 0.01, 2) for name, limit in applied({}, {}).items()}
     usual = of_kind(rendered(program, {"prometheusRules": ON}), "PrometheusRule")
-    made = of_kind(rendered(program, {"prometheusRules": {**ON, "thresholds": chosen}}), "PrometheusRule")
+    given = {"prometheusRules": ON, "limits": {**chosen, "checkpoint_age_seconds": 3600}}
+    if place == "prometheusRules":
+        given = {"prometheusRules": {**ON, "thresholds": chosen}}
+    objects = rendered(program, given)
+    (container,) = daemon_set(objects)["template"]["spec"]["containers"]
+    arguments = [one for one in container["args"] if one.startswith("--limits.")]
+    assert read_config(arguments, {}).site_limits == given.get("limits", chosen)
+    made = of_kind(objects, "PrometheusRule")
     changed = [(old, new) for key in usual for old, new in zip(lines(usual[key]), lines(made[key]), strict=True)]
-    differing = [(old.split(maxsplit=1), new.split(maxsplit=1)) for old, new in changed if old != new]
-    assert {new for _, (new, _) in differing} == {str(value) for value in chosen.values()}
-    assert all(old == new and new.startswith("+ 0 * ") for (_, old), (_, new) in differing)
+    differing = [(old.split(" + 0 * ", 1), new.split(" + 0 * ", 1)) for old, new in changed if old != new]
+    assert {new for _, (new, _) in differing} == {f"label_replace({value:g}" for value in chosen.values()}
+    assert all(old == new for (_, old), (_, new) in differing)
+
+
+def test_the_chart_refuses_what_the_table_of_limits_refuses() -> None:
+    """The schema has every limit, with its range."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    assert schema["definitions"]["limits"]["properties"] == {
+        limit.name: {"type": "number", "minimum": limit.least, "maximum": limit.greatest} for limit in LIMITS.values()
+    }
 
 
 def lines(rule: Mapping[str, Any]) -> list[str]:

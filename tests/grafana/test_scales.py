@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
+from tachograph.findings.limits import LIMITS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,14 +38,13 @@ def test_a_bar_is_full_at_a_fixed_value(panels: list[Json]) -> None:
 
 def test_full_bars_are_the_alerts_limits(dashboards: dict[str, Json]) -> None:
     """Lag fills a bar where StragglerRank pages, network errors where NicErrorsRising fires."""
-    limits = yaml.safe_load((ROOT / "prometheus/thresholds.yml").read_text(encoding="utf-8"))
     cells = {
         override["matcher"]["options"]: {row["id"]: row["value"] for row in override["properties"]}
         for panel in dashboards["run"]["panels"]
         if panel["type"] == "table"
         for override in panel["fieldConfig"]["overrides"]
     }
-    assert cells["Lag per step"]["max"] == limits["straggler_ratio"]
+    assert cells["Lag per step"]["max"] == LIMITS["straggler_ratio"].default
     limit = f"node:nic_errors:increase1h) > {cells['Net errors, 1 h']['max']}\n"
     assert limit in (ROOT / "prometheus/src/network.yml").read_text(encoding="utf-8")
 

@@ -64,7 +64,8 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
         "socket: /a/b\nsocket-mode: '0600'\ngpu:\n  enabled: no\n  interval: 500ms\n"
         "  detail: yes\n  dcgm-names: yes\n  job-mapping-dir: /jobs\n  kmsg: ''\n"
         "rank: {series: few}\nrun.owner: always\nlog.level: debug\n"
-        "limits: {ranks: 8, series: 900, series-per-rank: 64, label-values: 4}\n"
+        "limits: {ranks: 8, series: 900, series-per-rank: 64, label-values: 4,\n"
+        "  hang_seconds: 600, data_stall_ratio: 0.5}\n"
         "ranks: {frozen-after: 30, retention: 1h, retention-finished: 1.5m}\nstate-file: /c\n"
         "blackbox: {peers: /d.yml, ras: 'ras:1'}\n"
     )
@@ -75,7 +76,8 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
         limits=Limits(
             ranks=8, series=900, series_per_rank=64, label_values=4, frozen_after=30.0, retention=3600.0,
             retention_finished=90.0,
-        ), blackbox_peers="/d.yml", blackbox_ras=("ras", 1), web_socket=Path("/w"),
+        ), site_limits={"hang_seconds": 600.0, "data_stall_ratio": 0.5},
+        blackbox_peers="/d.yml", blackbox_ras=("ras", 1), web_socket=Path("/w"),
         web_readers=SiteReaders(frozenset({0, 7}), frozenset({8})),
     )  # fmt: skip
 
@@ -91,6 +93,24 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert read_config([*arguments, "--no-gpu"], {}).gpu_enabled is False
     assert read_config([*arguments, "--gpu.enabled"], {}).gpu_enabled is True
     assert read_config([*arguments, "--gpu.enabled=false"], {}).gpu_enabled is False
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--limits.hang_seconds=5", "'5': expected a number of seconds from 10 to 86400, or nothing"),
+        ("--limits.hang_seconds=10m", "'10m': expected a number of seconds from 10 to 86400, or nothing"),
+        ("--limits.straggler_ratio=20", "'20': expected a share (0.2 for 20 %) from 0.06 to 0.95, or nothing"),
+        ("--limits.data_stall_ratio=nan", "'nan': expected a share (0.2 for 20 %) from 0.05 to 0.95, or nothing"),
+        ("--limits.hang_second=20", "no such flag: did you mean --limits.hang_seconds?"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused_with_its_range(flag: str, says: str) -> None:
+    """Out of range, in another unit, or unknown; in range it is the site's, also if it is the default."""
+    assert faults([flag]) == (f"{flag.partition('=')[0] if 'expected' in says else flag}: {says}",)
+    assert read_config(["--limits.hang_seconds=15", "--limits.data_stall_ratio="], {}).site_limits == {
+        "hang_seconds": 15.0
+    }
 
 
 def test_detail_is_the_old_word_for_all_series() -> None:

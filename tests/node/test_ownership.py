@@ -133,7 +133,7 @@ OWN = "yes no no no no no"
 ROWS: Mapping[str, tuple[Say, str]] = {
     "run, rank, attempt, bye": (named, "yes yes no no no no"),
     "tier": (saying(facts={"tier": "hero"}), OWN),
-    "thresholds": (saying(metrics={"threshold": {"hang_seconds": 1e9}}), OWN),
+    "thresholds": (saying(metrics={"threshold": {"hang_seconds": 86400.0}}), OWN),
     "GPU: `uuid`, visible devices, local rank": (saying(uuid=GPU.uuid, visible_devices="0"), "yes no no no no beside"),
     "job, facts, coordinates": (saying(job={"scheduler": "slurm", "job_id": "7"}, coordinates={"tp": 3}), OWN),
     "metrics, notices, last words": (saying(metrics={"loss": 9.0}, notices=["http://evil.example"]), OWN),

@@ -31,9 +31,10 @@ DERIVED: Mapping[str, tuple[str, str]] = {
         f"or on (run, instance) ({SHOWN} * on (run) group_left () count by (run) (group by (run, rank) ({UP})) "
         f'or {SHOWN} * on (run) group_left () sum by (run) (tachograph_run_ranks{{run!~"GIVEN"}}))',
     ),
-    "tachograph_run_threshold": (
+    "tachograph_run_limit": (
         "tachograph_train_threshold",
-        'max by (run, instance, name) (tachograph_train_threshold{run!~"GIVEN"} > 0)',
+        'label_replace(max by (run, instance, name) (tachograph_train_threshold{run!~"GIVEN"}), '
+        '"set_by", "run", "", "")',
     ),
     "tachograph_run_tier_info": (
         "tachograph_train_config_info",

@@ -56,11 +56,11 @@ def test_the_dashboards_look_for_the_same_jobs() -> None:
 
 def test_texts_are_indented_like_their_line(tmp_path: Path) -> None:
     """A macro of several lines is indented as the line that it stands in."""
-    path = source(tmp_path, "rules:\n  - record: a\n    expr: |\n      $(limit x; 2)\n")
-    (found,) = yaml.safe_load(rules.rendered(path, {}))["rules"]
+    path = source(tmp_path, "rules:\n  - record: a\n    expr: |\n      $(unshown_limits)\n")
+    (found,) = yaml.safe_load(rules.rendered(path, rules.parameters()))["rules"]
     first, *_, last = found["expr"].splitlines()
-    assert first.startswith('max by (run) (last_over_time(tachograph_run_threshold{name="x"}')
-    assert last == "2 + 0 * max by (run) (last_over_time(tachograph_run_world_size[5m]))"
+    assert first.startswith("label_replace(15 + 0 * max by (run) (")
+    assert last.startswith("label_replace(0.2 + 0 * max by (run) (")
 
 
 def test_a_rule_knows_its_name(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_rule_knows_its_name(tmp_path: Path) -> None:
     [
         ("$(no_endedd)", "there is no macro or parameter `no_endedd`"),
         ("$()", "there is no macro or parameter ``"),
-        ("$(limit x)", "`limit` takes name; usual, and is given x"),
+        ("$(rate x)", "`rate` takes window; counter, and is given x"),
         ("$(tier x)", "`tier` takes no argument, and is given x"),
         ("$(limit x; (2)", "`$(limit x; (2)` is not closed on its line"),
         ("$(runbook)", "there is no macro or parameter `runbook_url`"),

@@ -15,7 +15,7 @@ from tachograph_lab import binaries
 from tachograph_lab.processes import ProcessError
 from tests.runbooks import shell
 from tests.runbooks.monitored import MonitoredReplay
-from tests.runbooks.page import PAGES, ROOT, blocks, prose, text_of
+from tests.runbooks.page import PAGES, blocks, prose, text_of
 
 REPLAYED = {"<run>": "llama-7b", "<rank>": "3", "<node>": "node-0", "<uuid>": "GPU-0"}
 """What stands in a query over the replay in place of each placeholder."""
@@ -94,7 +94,7 @@ def lines() -> list[str]:
 
 def test_every_command_does_what_it_says(monitored: MonitoredReplay, tmp_path: Path) -> None:
     """Each line in a shell, filled in for the run that trains: status 0; a search may find nothing."""
-    (tmp_path / "thresholds.yml").write_text((ROOT / "prometheus/thresholds.yml").read_text(encoding="utf-8"))
+    (tmp_path / "limits.yml").write_text("hang_seconds: 60\n", encoding="utf-8")
     programs = [Path(sys.executable).parent, binaries.find("bookworm")["promtool"].parent]
     environment = os.environ | {
         "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog import rank as training_catalog
+from tachograph.findings.limits import LIMITS
 from tests.runbooks.page import INDEX, PAGES, ROOT, RUNBOOKS, blocks, prose, rows, sections, text_of
 
 HEADINGS = [
@@ -160,14 +160,17 @@ def test_other_alerts_and_files_are_named_rightly(name: str, rules: Rules) -> No
     for path in re.findall(places, text):
         assert (ROOT / path).exists() or (ROOT / "exporter" / path).exists(), path
     for threshold in re.findall(r"recorder\.threshold\(\"(\w+)\"", text):
-        assert threshold in training_catalog.THRESHOLDS, threshold
+        assert threshold in LIMITS, threshold
 
 
 def test_the_limits_of_one_run_are_told() -> None:
-    """The index lists every limit that a run may set for itself, and none that it may not."""
-    lines = rows(sections(INDEX.read_text(encoding="utf-8"))["Limits of one run"])[1:]
-    assert [line[0].strip("`") for line in lines] == list(training_catalog.THRESHOLDS)
-    for name, moves, _ in lines:
+    """The index lists every limit that a run may set for itself, and none that it may not, with its range."""
+    lines = rows(sections(INDEX.read_text(encoding="utf-8"))["Limits"])[1:]
+    assert [line[0].strip("`") for line in lines] == list(LIMITS)
+    for name, moves, default, between in lines:
+        limit = LIMITS[name.strip("`")]
+        assert between == f"{limit.least:.7g} to {limit.greatest:.7g}"
+        assert default == ("its own rhythm" if limit.default is None else f"{limit.default:g}")
         for alert in re.findall(r"\]\((\w+)\.md\)", moves):
             told = sections(PAGES[alert])["Tune"]
             assert f'recorder.threshold("{name.strip("`")}"' in told, f"{alert} does not mention {name}"

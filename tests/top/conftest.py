@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from tests.forking import Forking
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0
 COMMAND = "import sys; from tachograph.top.command import main; sys.exit(main(sys.argv[1:]))"
@@ -50,12 +52,12 @@ class Exporter(node.Running):  # type: ignore[name-defined,misc]
 
 
 @pytest.fixture(scope="module")
-def exporter() -> Iterator[Exporter]:
+def exporter(forking: Forking) -> Iterator[Exporter]:
     """A whole exporter in a process of its own, in a folder whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="tachograph-top-") as folder:
         running = Exporter.__new__(Exporter)
         try:
-            running.__init__(Path(folder), ())  # type: ignore[misc]
+            running.__init__(Path(folder), (), forking)  # type: ignore[misc]
             yield running
         finally:
             running.end()

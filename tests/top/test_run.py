@@ -97,6 +97,7 @@ def test_json(top: Top, crowd: Any) -> None:
     (run,) = facts["runs"]
     assert (run["state"], run["step_seconds"], run["tokens_per_second"]) == ("dead", 1.25, 3_940_000)
     assert (run["mfu"], run["mfu_baseline"], run["goodput"]) == (0.3, 0.43, None)
+    assert run["data_limit"] == 0.5
     by_rank = {rank["rank"]: rank for rank in facts["ranks"]}
     assert (by_rank[2]["loss"], by_rank[2]["marks"]) == ("NaN", ["NaN first"])
     assert by_rank[3]["marks"] == ["straggler"]

@@ -24,6 +24,7 @@ CULPRIT = RankRow(
             [],
             ["Run r: 60% of each step (60 ms of 100 ms) is spent waiting for data."],
         ),
+        ({"state": "running", "step_seconds": 0.1, "data_seconds": 0.06, "data_limit": 0.7}, [], []),
         (
             {"state": "running", "nonfinite_ranks": 2},
             [RankRow("r", 5, "n2", marks=("NaN first",))],

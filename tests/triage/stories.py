@@ -144,6 +144,8 @@ STORIES: Mapping[str, Story] = {
     "67c": Story("software", "rank_died"),
     "68": Story("hardware", "gpu_fault"),
     "70": Story("software", "rank_failed"),
+    "73a": Story("software", "communication_stall"),
+    "73b": Story(*NOTHING, at=1500),
 }
 
 REACH_SECONDS = 5.0

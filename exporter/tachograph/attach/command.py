@@ -20,6 +20,7 @@ from tachograph.client.core.notice import notice
 from tachograph.client.recorder import Recorder, on_created
 from tachograph.client.torch.flight_recorder import enable_timing
 from tachograph.client.transport.shutdown import note_exit
+from tachograph.findings.limits import LIMITS
 from tachograph.humanize import did_you_mean
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
@@ -143,6 +144,8 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], set[str], tuple[str, str],
                 given[argument] = read(value)
             except ValueError as error:
                 raise UsageError(f"{option} must be a number, not {value!r}") from error
+            if argument in LIMITS and (fault := LIMITS[argument].fault(given[argument])):
+                raise UsageError(f"{option} {fault}")
         elif word.startswith("-") and word != "--":
             hint = did_you_mean(option, (*OPTIONS, *FLAGS))
             raise UsageError(f"unknown option {word}" + f"; {hint}" * bool(hint))

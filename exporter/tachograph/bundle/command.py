@@ -61,7 +61,7 @@ def _parser() -> CommandParser:
         help="how often Prometheus scrapes, 5s to 30s; rules are evaluated no more often (default: 5s; some every 2s)",
     )
     parser.add_argument(
-        "--thresholds", type=Path, metavar="FILE", help="YAML with limits of your own, such as `hang_seconds: 30`"
+        "--limits", "--thresholds", type=Path, metavar="FILE", help="YAML with limits of your own: `hang_seconds: 30`"
     )
     parser.add_argument(
         "--receiver",
@@ -132,7 +132,8 @@ def _write(given: argparse.Namespace) -> int:
 
     out: Path = given.out.resolve()  # Prometheus reads a relative path from its own folder
     try:
-        site = Site(_values(given), tuple(dict.fromkeys(given.receiver)), _scrape_seconds(given.scrape_interval))
+        receivers = tuple(dict.fromkeys(given.receiver))
+        site = Site(_values(given), receivers, _scrape_seconds(given.scrape_interval), _limits(given.limits))
         if out.exists() and not out.is_dir():
             return _fail(f"{out} is not a folder", 2)
         if not (given.force or given.diff) and out.is_dir() and any(out.iterdir()):
@@ -162,13 +163,10 @@ def _show(lines: Iterator[str]) -> int:
 
 
 def _values(given: argparse.Namespace) -> dict[str, str]:
-    """Return the parameters and thresholds that were given; raise RuleSourceError."""
+    """Return the parameters that were given; raise RuleSourceError."""
     from tachograph.bundle import rules
 
-    try:
-        values = rules.read_thresholds(given.thresholds) if given.thresholds else {}
-    except OSError as error:
-        raise rules.RuleSourceError(f"{given.thresholds}: {error.strerror}") from error
+    values = {}
     for name in PARAMETERS:
         if (text := getattr(given, name)) is not None:
             try:
@@ -176,6 +174,16 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
             except argparse.ArgumentTypeError as error:
                 raise rules.RuleSourceError(f"--{name.replace('_', '-')}: {error}") from error
     return values
+
+
+def _limits(path: Path | None) -> dict[str, float]:
+    """Return the limits of a file, none without one; raise RuleSourceError."""
+    from tachograph.bundle import rules
+
+    try:
+        return rules.read_limits(path) if path else {}
+    except OSError as error:
+        raise rules.RuleSourceError(f"{path}: {error.strerror}") from error
 
 
 def _scrape_seconds(text: str | None) -> int:
@@ -205,6 +213,7 @@ def _plain(site: Site, out: Path) -> Written:
     said = [
         f"{out}/prometheus.yml: for a new Prometheus; its first lines say how to start it, targets/ names the nodes",
         f"{out}/rules: {_count(files, 'rules/')} rule files; in a Prometheus of yours: rule_files: [{out}/rules/*.yml]",
+        *_applied_by(site, f"{out}/exporter.yml: the --config of every exporter, or part of it"),
         f"{out}/alertmanager: alertmanager.yml for a dedicated Alertmanager, subroute.yml to merge into yours",
         f"{out}/dashboards: {_count(files, 'dashboards/')} dashboards; the data source's uid is `prometheus`",
         f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
@@ -231,6 +240,11 @@ def _secrets(site: Site, text: str) -> list[str]:
     ]
 
 
+def _applied_by(site: Site, text: str) -> list[str]:
+    """Return where the site's limits go, if it has any: rules alone apply them only to exporters of 0.2."""
+    return [text] if site.limits else []
+
+
 def _count(files: Mapping[str, str], folder: str) -> int:
     return sum(name.startswith(folder) for name in files)
 
@@ -242,6 +256,9 @@ def _operator(site: Site, out: Path) -> Written:
     keys = ", ".join(kubernetes.secret_keys(site.receivers))
     return files, [
         f"{out}/rules: {_count(files, 'rules/')} PrometheusRules, one for each subject",
+        *_applied_by(
+            site, f"{out}/exporter.yml: mount it into the exporters as their --config; the Helm chart has `limits`"
+        ),
         f"{out}/podmonitor.yml: pods with the label app.kubernetes.io/name=tachograph and a port `metrics`",
         f"{out}/alertmanagerconfig.yml: create the Secret {kubernetes.SECRET} with {keys}; put in your addresses",
         "  and set alertmanagerConfigMatcherStrategy: {type: None} in the Alertmanager: our alerts have no namespace",
@@ -258,6 +275,9 @@ def _config_maps(site: Site, out: Path) -> Written:
     files = kubernetes.config_maps(site)
     return files, [
         f"{out}/rules.yml: mount it into Prometheus and name its files in rule_files",
+        *_applied_by(
+            site, f"{out}/exporter.yml: mount it into the exporters as their --config; the Helm chart has `limits`"
+        ),
         f"{out}/alertmanager.yml, alertmanager-templates.yml: mount the second as `templates` beside the first",
         f"{out}/dashboards: {_count(files, 'dashboards/')} ConfigMaps with the label grafana_dashboard=1",
         f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",

@@ -36,6 +36,7 @@ def operator(site: Site) -> dict[str, str]:
             "alertmanagerconfig.yml": _alertmanager_config(site.receivers),
         }
         | {"alertmanager-templates.yml": routes.dumped(_config_map("alertmanager-templates", templates()))}
+        | _exporter(site)
         | _dashboards(site)
         | runbooks()
     )
@@ -49,6 +50,7 @@ def config_maps(site: Site) -> dict[str, str]:
             "alertmanager.yml": routes.dumped(_config_map("alertmanager", site.alertmanager())),
             "alertmanager-templates.yml": routes.dumped(_config_map("alertmanager-templates", templates())),
         }
+        | _exporter(site)
         | _dashboards(site)
         | runbooks()
     )
@@ -201,6 +203,10 @@ def _secret(key: str) -> dict[str, str]:
 def _prometheus_rule(name: str, text: str) -> str:
     head = _object("monitoring.coreos.com/v1", "PrometheusRule", name.removesuffix(".yml").replace("_", "-"), {})
     return routes.dumped(head) + "spec:\n" + indent(text, "  ")
+
+
+def _exporter(site: Site) -> dict[str, str]:
+    return {"exporter.yml": routes.dumped(_config_map("exporter", {"exporter.yml": site.exporter()}))}
 
 
 def _dashboards(site: Site) -> dict[str, str]:

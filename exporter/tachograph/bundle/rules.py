@@ -1,13 +1,12 @@
-"""The rules of Prometheus, made from their sources for the addresses, job names and thresholds of a site.
+"""The rules of Prometheus, made from their sources for the addresses, job names and limits of a site.
 
-In a source, `$(name argument; argument)` stands for a text of macros.yml or a value of parameters.yml or
-thresholds.yml; nothing else differs from a rule file.
+In a source, `$(name argument; argument)` stands for a text of macros.yml, a value of parameters.yml or a limit; nothing
+else differs from a rule file.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import yaml
 
 from tachograph import shipped
+from tachograph.findings.limits import LIMITS, applied
 from tachograph.humanize import suggestion
 
 HEADER = "# Made by `make rules` from prometheus/src/{}: edit that.\n"
@@ -107,33 +107,33 @@ def macros() -> dict[str, Macro]:
 
 
 def parameters() -> dict[str, str]:
-    """Return the parameters and thresholds as shipped, by name."""
+    """Return the parameters and the default limits as shipped, by name."""
     found: dict[str, str] = dict(_content(_folder() / "parameters.yml"))
-    return found | {name: str(value) for name, value in thresholds().items()}
+    return found | limit_texts({name: limit.value for name, limit in applied({}, {}).items()})
 
 
-def thresholds() -> Mapping[str, float]:
-    """Return the thresholds as shipped, by name."""
-    return _content(_folder() / "thresholds.yml")
+def limit_texts(limits: Mapping[str, float]) -> dict[str, str]:
+    """Return limits as parameters of the rules."""
+    return {name: f"{value:.12g}" for name, value in limits.items()}
 
 
-def read_thresholds(path: Path) -> dict[str, str]:
-    """Return the thresholds that a file sets, by name; raise RuleSourceError with each of its faults, or OSError."""
+def read_limits(path: Path) -> dict[str, float]:
+    """Return the limits that a file sets, by name; raise RuleSourceError with each of its faults, or OSError."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RuleSourceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):
         raise RuleSourceError(f"{path}: expected lines such as `hang_seconds: 30`")
-    known, faults = thresholds(), []
+    faults = []
     for name, value in given.items():
-        if name not in known:
-            faults.append(f"{path}: there is no threshold `{name}`; {suggestion(str(name), known)}")
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            faults.append(f"{path}: `{name}` must be a finite number above 0, not {value!r}")
+        if name not in LIMITS:
+            faults.append(f"{path}: there is no limit `{name}`; {suggestion(str(name), LIMITS)}")
+        elif fault := LIMITS[name].fault(value):
+            faults.append(f"{path}: `{name}` {fault}")
     if faults:
         raise RuleSourceError("\n".join(faults))
-    return {name: str(value) for name, value in given.items()}
+    return given
 
 
 def rendered(source: Path, values: Mapping[str, str]) -> str:

@@ -1,21 +1,26 @@
-"""The files of a bundle, by their paths in it, for the addresses, job names, thresholds and receivers of a site."""
+"""The files of a bundle, by their paths in it, for the addresses, job names, limits and receivers of a site."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tachograph import shipped
 from tachograph.bundle import routes, rules
+from tachograph.findings.limits import LIMITS
 
 CLICKED, BOX_PAGE = "${__data.fields.Node}", "/blackbox/${run:percentencode}"
 """What Grafana puts in for the node in the row that a person clicks, and the page of an exporter on the run."""
+EXPORTER = """\
+# Limits for runs that set none of their own, for every exporter: `tachograph exporter --config FILE`. If yours has a
+# file, put them into it; SIGHUP applies a change. Exporters apply the limits, and show them to the rules.
+"""
 
 
 @dataclass(frozen=True)
 class Site:
-    """The choices of a site: parameters of the rules by name, kinds of receivers, and how often targets are scraped.
+    """The choices of a site: parameters of the rules and limits by name, kinds of receivers, how often it scrapes.
 
     With 0 `scrape_seconds` both files have the shipped intervals.
     """
@@ -23,11 +28,12 @@ class Site:
     values: Mapping[str, str]
     receivers: Sequence[str] = ()
     scrape_seconds: int = 0
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     def rules(self) -> dict[str, str]:
         """Return the rule files by name."""
         dcgm = (shipped.folder() / "prometheus/rules/dcgm.yml").read_text(encoding="utf-8")
-        made = rules.all_rendered(self.values) | {"dcgm.yml": dcgm}
+        made = rules.all_rendered({**self.values, **rules.limit_texts(self.limits)}) | {"dcgm.yml": dcgm}
         return {name: rules.at_scrapes(text, self.scrape_seconds) for name, text in made.items()}
 
     def prometheus(self) -> dict[str, str]:
@@ -42,6 +48,16 @@ class Site:
             text = re.sub(r"(?m)^  (scrape|evaluation)_interval: .*", rf"  \1_interval: {self.scrape_seconds}s", text)
         targets = _read("prometheus/targets/*.yml")
         return {"prometheus.yml": text} | {f"targets/{name}": text for name, text in targets.items()}
+
+    def exporter(self) -> str:
+        """Return the part of the exporters' configuration that goes with the rules: the limits, explained."""
+        lines = [EXPORTER, f"{'' if self.limits else '# '}limits:"]
+        for limit in LIMITS.values():
+            value = self.limits.get(limit.name)
+            usual = "" if limit.default is None else f"{limit.default:g}"
+            lines.append(f"  # {limit.meaning}: {limit.expected}")
+            lines.append(f"  # {limit.name}: {usual}" if value is None else f"  {limit.name}: {value:.12g}")
+        return "\n".join(lines) + "\n"
 
     def dashboards(self) -> dict[str, str]:
         """Return the dashboards by name of file, with the site's addresses and the job of its node_exporter."""
@@ -68,6 +84,7 @@ class Site:
         """Return every file, for programs that read files."""
         return (
             self.prometheus()
+            | {"exporter.yml": self.exporter()}
             | {f"rules/{name}": text for name, text in self.rules().items()}
             | {f"alertmanager/{name}": text for name, text in self.alertmanager().items()}
             | {f"alertmanager/templates/{name}": text for name, text in templates().items()}

@@ -11,9 +11,10 @@ REJECT_REASONS = (
 
 DROP_REASONS = (
     "unknown_metric", "wrong_type", "bad_label", "label_limit", "series_limit", "counter_decrease", "unknown_phase",
-    "bad_histogram", "box",
+    "bad_histogram", "bad_limit", "box",
 )  # fmt: skip
-"""Reasons for dropping a series of an accepted frame; `box`: a whole box, for its age or for room."""
+"""Reasons for dropping a series of an accepted frame; `bad_limit`: a limit of the run that is unknown or out of range;
+`box`: a whole box, for its age or for room."""
 
 COLLECTORS = ("gpu", "gpm", "xid", "ranks", "socket")
 

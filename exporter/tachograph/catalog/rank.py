@@ -64,11 +64,8 @@ TierName = Literal["hero", "standard", "dev"]
 TIERS: tuple[str, ...] = get_args(TierName)
 """Tiers of a run, which decide how its alerts are routed; the default is `standard`."""
 
-ThresholdName = Literal[
-    "hang_seconds", "straggler_ratio", "throughput_drop_ratio", "data_stall_ratio", "checkpoint_age_seconds"
-]  # fmt: skip
-THRESHOLDS: tuple[str, ...] = get_args(ThresholdName)
-"""Thresholds that a run may set in place of the rules' defaults (`run:…_threshold:…` in rules/runs.yml)."""
+SET_BY = ("run", "site", "default")
+"""Who set a limit that applies to a run; the first of these who did so counts."""
 
 EXIT_CODE = "exit_code"
 FAILURE_REASONS = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")

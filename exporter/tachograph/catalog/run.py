@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tachograph.catalog.metric import COUNTER, GAUGE, GPU, INFO, RANK, Rows
-from tachograph.catalog.rank import OPERATIONS, PHASES, STATES, TIERS
+from tachograph.catalog.rank import OPERATIONS, PHASES, SET_BY, STATES, TIERS
 
 SPEED_UNITS = ("mfu", "tokens", "samples", "steps")
 """What the speed of a run is measured in: the first of these that is known."""
@@ -44,9 +44,14 @@ RUN_TIER = _row(
     "Tier of the run, for its alerts; absent for standard.",
     vocabulary=TIERS,
 )  # fmt: skip
+RUN_LIMIT = _row(
+    "run_limit", GAUGE, "", ("run", "name", "set_by"),
+    "Limit that applies to the run: its own (the most tolerant living rank's), otherwise the site's or the default.",
+    vocabulary=SET_BY,
+)  # fmt: skip
 RUN_THRESHOLD = _row(
     "run_threshold", GAUGE, "", ("run", "name"),
-    "Limit that the run set for its own alerts: the most tolerant rank's.",
+    "The run's own limits. Deprecated: run_limit has them with set_by=\"run\".",
 )  # fmt: skip
 RUN_CHECKPOINT_TIMESTAMP = _row(
     "run_checkpoint_timestamp_seconds", GAUGE, "seconds", ("run",),
@@ -76,7 +81,7 @@ RUN_PROGRESS_AGE = _row(
 )  # fmt: skip
 RUN_HANG_LIMIT = _row(
     "run_hang_limit_seconds", GAUGE, "seconds", ("run",),
-    "Seconds allowed without a step: three usual steps and 15 (240 while none is known), or the run's own limit.",
+    "Seconds allowed without a step: hang_seconds and three usual steps; at least 240 while none is known.",
 )  # fmt: skip
 RUN_EXCUSED = _row(
     "run_excused_seconds", GAUGE, "seconds", ("run",),

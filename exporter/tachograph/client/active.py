@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, ref
 
-from tachograph.catalog.rank import STEP_TAGS, THRESHOLDS
+from tachograph.catalog.rank import STEP_TAGS
 from tachograph.client.core.arguments import LARGEST, count, flag, location, one_of, path_of, whole
 from tachograph.client.core.batches import Batches
 from tachograph.client.core.compiled import NOTHING
@@ -20,7 +20,7 @@ from tachograph.client.core.misuse import WORD_LENGTH, Misuse, named
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number as as_number
 from tachograph.client.hello.identity import Identity
-from tachograph.client.hello.workload import AlertThresholds, Workload
+from tachograph.client.hello.workload import OwnLimits, Workload
 from tachograph.client.no_op import NoOpCalls
 from tachograph.client.signals.goodput import Goodput
 from tachograph.client.torch.collectives import Collective, watch_buckets
@@ -29,6 +29,7 @@ from tachograph.client.transport.failure_reason import FINISHED, FINISHED_AT_EXI
 from tachograph.client.transport.outputs import Outputs
 from tachograph.client.transport.rank_state import RankState
 from tachograph.client.transport.sender import Sender, Who
+from tachograph.findings.limits import LIMIT_NAMES, LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,8 +68,8 @@ class ActiveCalls(NoOpCalls):
         self._watched: WeakSet[Any] = WeakSet()
         self._detach: list[Callable[[], None]] = []
         self._invariants: Invariants | None = None
-        self._thresholds = AlertThresholds()
-        state.sources.add(self._thresholds)
+        self._own_limits = OwnLimits()
+        state.sources.add(self._own_limits)
         self._garbage = GarbageTag(state.step, state.clock)
 
     def start(self, sinks: Sequence[Sink], trace: Trace | None, socket: object) -> None:
@@ -214,11 +215,14 @@ class ActiveCalls(NoOpCalls):
             self.drop("invariant")
 
     def threshold(self, name: str, value: float) -> None:
-        if not self._thresholds.set(name, value):
-            if one_of(THRESHOLDS, name) is None:
-                self.drop("threshold", name, THRESHOLDS)
-            else:
-                self.drop("value of threshold()")
+        if self._own_limits.set(name, value):
+            return
+        if (known := one_of(LIMIT_NAMES, name)) is None:
+            self.drop("threshold", name, LIMIT_NAMES)
+        else:
+            self.dropped.count += 1
+            hint = f"is dropped: {shown(value)[:WORD_LENGTH]} is not {LIMITS[known].expected}"
+            self.state.misuse.note("wrong_type", f"threshold({known!r}, …)", hint)
 
     def count_flops(self) -> AbstractContextManager[None]:
         from tachograph.client.flops.flop_count import FlopCount  # late: most runs never count

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
-from tachograph.catalog.rank import OPERATIONS, PHASES, OperationName, PhaseName, StepTag, ThresholdName, TierName
+from tachograph.catalog.rank import OPERATIONS, PHASES, OperationName, PhaseName, StepTag, TierName
 from tachograph.client.active import ActiveCalls
 from tachograph.client.core.arguments import decimal, flag
 from tachograph.client.core.batches import Batches
@@ -22,6 +22,7 @@ from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.no_op import NO_OP, NoOpCalls
 from tachograph.client.torch.flight_recorder import enable_timing
+from tachograph.findings.limits import LimitName
 
 if TYPE_CHECKING:
     from tachograph.client.flops.model_flops import ModelFlops
@@ -313,11 +314,12 @@ class Recorder(Uncopied):
         self._calls.invariant(name, value, step)
 
     @contained
-    def threshold(self, name: ThresholdName, value: float) -> None:
-        """Set a limit for this run's alerts, one of `catalog.rank.THRESHOLDS`.
+    def threshold(self, name: LimitName, value: float) -> None:
+        """Set a limit for this run's alerts, one of `findings.limits.LIMITS`.
 
-        In seconds, or a share between 0 and 1; any other name or value is dropped and counted. A later call replaces
-        an earlier one. If ranks differ, the most tolerant limit counts, so one rank that sets it is enough.
+        In seconds, or a share between 0 and 1. Any other name, and a value outside the limit's range, is dropped and
+        counted. A later call replaces an earlier one. If ranks differ, the most tolerant limit of the living ones
+        counts, so one rank that sets it is enough.
         """
         self._calls.threshold(name, value)
 

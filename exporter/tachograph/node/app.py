@@ -66,6 +66,7 @@ class Exporter:
         self._shown_gpus = ShownGpus(config, self._source, self._clock)
         self._rank_series = config.rank_series
         self._table = RankTable(config.limits, self._clock, self._source, names or RunNames(config.run_owner))
+        self._table.site_limits = config.site_limits
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
         self._most_series = config.limits.series
@@ -147,6 +148,7 @@ class Exporter:
         self._server.reload(config.web_max_requests, config.web_config, config.web_readers)
         logging.getLogger().setLevel(config.log_level.upper())
         self._rank_series = config.rank_series
+        self._table.site_limits = config.site_limits
         self._settings.update((name, config.settings[name]) for name in changed & LIVE)
         _log.info("configuration reloaded", extra={"changed": ", ".join(sorted(changed & LIVE)) or "nothing"})
 

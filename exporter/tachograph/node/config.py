@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from tachograph.catalog.metric import ALL, DASHBOARDS, SERIES_LEVELS
 from tachograph.command_line import CommandParser
 from tachograph.duration import parse
+from tachograph.findings.limits import LIMITS, Limit
 from tachograph.humanize import did_you_mean
 from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
@@ -28,6 +29,7 @@ from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
 DEFAULT_RAS = "localhost:28028"
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+LIMITS_PREFIX = "limits."
 _MISSING = "\0"  # a flag without its value; no shell can pass this text
 _limits = Limits()
 
@@ -50,6 +52,8 @@ class Config:
     state_file: Path | None
     log_level: str
     limits: Limits
+    site_limits: Mapping[str, float] = field(default_factory=dict)
+    """The site's limits of runs by name, as far as it has set any."""
     web_config: Path | None = None
     web_max_requests: int = 64
     web_systemd_socket: bool = False
@@ -111,6 +115,20 @@ def _path(text: str) -> Path:
 
 def _path_or_none(text: str) -> Path | None:
     return _path(text) if text else None
+
+
+def _limit(limit: Limit) -> Callable[[str], float | None]:
+    """Return what reads a limit of the site; an empty text sets none."""
+
+    def read(text: str) -> float | None:
+        if not text:
+            return None
+        value = float(text)
+        if not limit.admits(value):
+            raise ValueError
+        return value
+
+    return read
 
 
 def _mode(text: str) -> int:
@@ -256,6 +274,15 @@ SETTINGS = (
         "limits.label-values", _whole(1, 1024), "a whole number from 1 to 1024", str(_limits.label_values),
         "Maximum number of values of one label of one metric of one rank.",
     ),
+    *(
+        Setting(
+            f"{LIMITS_PREFIX}{limit.name}", _limit(limit), f"{limit.expected}, or nothing", "",
+            f"For runs without a limit of their own (recorder.threshold): {limit.meaning}."
+            + ("" if limit.default is None else f" Default: {limit.default:g}."),
+            live=True,
+        )
+        for limit in LIMITS.values()
+    ),
     Setting(
         "ranks.frozen-after", _duration(2, 600), "a duration from 2s to 10m, such as 10s",
         f"{_limits.frozen_after:g}s", "Silence on an open connection after which a rank counts as frozen.",
@@ -368,6 +395,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
             retention=values["ranks.retention"],
             retention_finished=values["ranks.retention-finished"],
         ),
+        site_limits={name: value for name in LIMITS if (value := values[f"{LIMITS_PREFIX}{name}"]) is not None},
         web_config=values["web.config.file"],
         web_max_requests=values["web.max-requests"],
         web_systemd_socket=values["web.systemd-socket"],

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tachograph import humanize
-from tachograph.diagnosis import DATA_STALL_RATIO
 from tachograph.top.overview import FiringAlert, Overview, RunSummary, Trouble
 from tachograph.top.sparkline import sparkline
 
@@ -127,7 +126,7 @@ def _where_it_goes(run: RunSummary, step: float) -> Iterator[tuple[str, str, str
         yield (
             f"waits for {name}",
             f"{humanize.duration(seconds)} ({humanize.percent(min(share, 1.0))})",
-            ("bold yellow" if name == "data" and share > DATA_STALL_RATIO else ""),
+            ("bold yellow" if name == "data" and share > run.data_limit else ""),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.diagnosis import slowdown_cause
-from tachograph.top.overview import GpuRow, RankRow, RunSummary, Trouble, in_order
+from tachograph.top.overview import DATA_LIMIT, GpuRow, RankRow, RunSummary, Trouble, in_order
 from tachograph.wire import decode_number
 
 Said = Mapping[str, Any]
@@ -96,6 +96,7 @@ def run(said: Said, before: Said) -> RunSummary:
         step_seconds=None if why else number(said["step_seconds"]),
         wait_seconds=None if why else number(said.get("wait_seconds")),
         data_seconds=None if why else number(said.get("data_seconds")),
+        data_limit=number(said.get("data_limit")) or DATA_LIMIT,
         saving_seconds=number(said.get("saving_seconds")),
         tokens_per_second=None if not tokens else 0.0 if why else sum(tokens),
         mfu=None if why or not flops else sum(speed for speed, _ in flops) / sum(peak for _, peak in flops),

@@ -12,6 +12,7 @@ from tachograph import diagnosis
 from tachograph.catalog import index as c
 from tachograph.command_line import versioned_json
 from tachograph.diagnosis import POWER_CAP
+from tachograph.findings.limits import applied
 from tachograph.humanize import count
 from tachograph.printable import printable
 from tachograph.wire import jsonable
@@ -29,6 +30,8 @@ IMPLIED_BY = {"behind": "culprit", "late": "straggler"}
 """Marks that add nothing beside another."""
 ALERT_WEIGHT = 3
 """Of a rank that an alert names and nothing else marks."""
+DATA_LIMIT = applied({}, {})["data_stall_ratio"].value
+"""The limit of the wait for data where none is shown: of exporters and rules of an older release."""
 LONGEST_SECONDS = 1e9
 """Seconds beyond which nothing is longer than anything else: 30 years."""
 CONDITIONS = (*diagnosis.STATES, "unseen")
@@ -184,8 +187,8 @@ class GpuRow:
 class RunSummary:
     """One run as a whole, or the part of it that a node sees; `why` is what a node says of one without a step.
 
-    `wait_seconds` and `data_seconds` are what a rank waits in each step for the others and for data; `saving_seconds`
-    is for how long a save has been under way.
+    `wait_seconds` and `data_seconds` are what a rank waits in each step for the others and for data; more than the
+    share `data_limit` of the step is a problem. `saving_seconds` is for how long a save has been under way.
     """
 
     name: str
@@ -198,6 +201,7 @@ class RunSummary:
     step_seconds: float | None = None
     wait_seconds: float | None = None
     data_seconds: float | None = None
+    data_limit: float = DATA_LIMIT
     saving_seconds: float | None = None
     tokens_per_second: float | None = None
     mfu: float | None = None

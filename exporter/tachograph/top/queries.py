@@ -19,6 +19,8 @@ FIGURES = (
     "run:goodput:ratio1h", "run:ranks:count", "run:data_wait:median", "run:collective_wait_per_step_seconds:median",
 )  # fmt: skip
 
+LIMIT = "run:limit:max"
+
 HISTORIES = ("run:loss:median", "run:step_mfu:ratio")
 
 STALLED = (c.RUN_FROZEN.name, c.RUN_HANG_SUSPECT.name)
@@ -47,11 +49,12 @@ Marked = Mapping[str, tuple[str, str]]
 
 
 def figures(run: str) -> str:
-    """Select the recorded figures of a run, and its usual wait."""
+    """Select the recorded figures of a run, its usual wait, and its limit of the wait for data."""
     waits = f"{c.TRAIN_RECENT_WAIT.name}{{run={quoted(run)}}}"
     usual = f"max by (run) ({waits}) and count by (run) ({waits}) == 2 or quantile by (run) (0.5, {waits})"
     named = f'label_replace(label_replace({usual}, "of", "waits", "", ""), "__name__", "{USUAL_WAIT}", "", "")'
-    return f"{_select(FIGURES, f'run={quoted(run)}')} or {named}"
+    limit = f'{LIMIT}{{run={quoted(run)},name="data_stall_ratio"}}'
+    return f"{_select(FIGURES, f'run={quoted(run)}')} or {named} or {limit}"
 
 
 def histories(run: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph.diagnosis import DATA_STALL_RATIO
 from tachograph.findings.kinds import (
     DATA_STALL,
     LOSS_NOT_FINITE,
@@ -42,7 +41,7 @@ def run_problems(run: RunSummary, ranks: Sequence[RankRow], alerts: Sequence[Fir
             yield Trouble("Late rank", text, run.name, seconds=seconds, remedy=remedy)
     if run.data_seconds is not None and run.step_seconds:
         share = run.data_seconds / run.step_seconds
-        if share > DATA_STALL_RATIO:
+        if share > run.data_limit:
             seconds = max((one.seconds for one in alerts if one.name == DATA_STALL.alert), default=None)
             text = f"Run {run.name}: {data_wait(run.data_seconds, run.step_seconds, seconds)}"
             remedy = f"more workers in the DataLoader, or faster storage: {DATA_STALL.runbook}"

@@ -13,6 +13,7 @@ from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph.top import queries
 from tachograph.top.overview import (
     ALERT_WEIGHT,
+    DATA_LIMIT,
     WEIGHTS,
     FiringAlert,
     Overview,
@@ -185,6 +186,7 @@ class RunSource:
             step_seconds=whole,
             wait_seconds=None if state == "hung" else values.get("run:collective_wait_per_step_seconds:median"),
             data_seconds=None if share is None or whole is None or state == "hung" else share * whole,
+            data_limit=values.get(queries.LIMIT, DATA_LIMIT),
             tokens_per_second=values.get("run:tokens:rate1m"),
             mfu=values.get("run:step_mfu:ratio"),
             mfu_baseline=values.get("run:step_mfu:baseline"),

@@ -87,10 +87,17 @@ class _RecordedNode:
     """A node, the exporter that is running on it, if any, and its two scraped pages."""
 
     def __init__(
-        self, node: SimulatedNode | ClusterNode, clock: Callable[[], float], kept: Collection[str], rhythm: _Rhythm
+        self,
+        node: SimulatedNode | ClusterNode,
+        clock: Callable[[], float],
+        kept: Collection[str],
+        rhythm: _Rhythm,
+        flags: Sequence[str],
     ) -> None:
         self._node = node
-        self._start: Callable[[SavedTotals | None], VirtualNode] = lambda memory: VirtualNode(node, clock, memory)
+        self._start: Callable[[SavedTotals | None], VirtualNode] = lambda memory: VirtualNode(
+            node, clock, memory, flags
+        )
         self._exporter: VirtualNode | None = None
         self._memory: SavedTotals | None = None
         self._rhythm = rhythm
@@ -166,8 +173,9 @@ def record(scenario: Scenario, kept: Collection[str]) -> Recording:
     apart = 0 if not staggered else APART if spacing > states else 1
     later = round(HOST_LATER * spacing) if staggered else 0
     moments = [number * apart % spacing for number in range(len(simulation.nodes))]
+    flags = [f"--limits.{name}={value}" for name, value in scenario.site_limits.set().items()]
     nodes = {
-        node.name: _RecordedNode(node, now, kept, _Rhythm(moment, (moment + later) % spacing, spacing, states))
+        node.name: _RecordedNode(node, now, kept, _Rhythm(moment, (moment + later) % spacing, spacing, states), flags)
         for node, moment in zip(simulation.nodes, moments, strict=True)
     }
     steps = int(scenario.lasts // step_seconds)

@@ -170,17 +170,17 @@ class MemoryInUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunThresholds:
-    """The alert thresholds that the run sets itself, as with `recorder.threshold`; 0: the rules' own."""
+class ScenarioLimits:
+    """The limits that a run sets itself, as with `recorder.threshold`, or that its site sets; 0: none."""
 
-    hang_seconds: float = optional(values.some_time, 0.0)
-    straggler_ratio: float = optional(values.share, 0.0)
-    throughput_drop_ratio: float = optional(values.share, 0.0)
-    data_stall_ratio: float = optional(values.share, 0.0)
-    checkpoint_age_seconds: float = optional(values.some_time, 0.0)
+    hang_seconds: float = optional(values.limit("hang_seconds"), 0.0)
+    straggler_ratio: float = optional(values.limit("straggler_ratio"), 0.0)
+    throughput_drop_ratio: float = optional(values.limit("throughput_drop_ratio"), 0.0)
+    data_stall_ratio: float = optional(values.limit("data_stall_ratio"), 0.0)
+    checkpoint_age_seconds: float = optional(values.limit("checkpoint_age_seconds"), 0.0)
 
     def set(self) -> dict[str, float]:
-        """Return the thresholds that are set, by name."""
+        """Return the limits that are set, by name."""
         return {name: limit for name, limit in vars(self).items() if limit}
 
 
@@ -223,7 +223,8 @@ class Scenario:
     """A whole scenario; `live` is its variant for replay in real time, None if there is none.
 
     `runs` are the other runs of its cluster, each with a fleet, steps and faults of its own. `waits` are the ranks that
-    report waits for collectives, None: all. Without `evaluation`, the replay chooses how often rules are evaluated.
+    report waits for collectives, None: all. `site_limits` are those of the exporters in virtual time. Without
+    `evaluation`, the replay chooses how often rules are evaluated.
     """
 
     path: Path | None = None
@@ -244,7 +245,8 @@ class Scenario:
     work: Work = field(default_factory=Work, metadata={"section": Work})
     learning: Learning = field(default_factory=Learning, metadata={"section": Learning})
     memory: MemoryInUse = field(default_factory=MemoryInUse, metadata={"section": MemoryInUse})
-    thresholds: RunThresholds = field(default_factory=RunThresholds, metadata={"section": RunThresholds})
+    thresholds: ScenarioLimits = field(default_factory=ScenarioLimits, metadata={"section": ScenarioLimits})
+    site_limits: ScenarioLimits = field(default_factory=ScenarioLimits, metadata={"section": ScenarioLimits})
     checkpoint: Pause | None = field(default=None, metadata={"section": Pause})
     eval: Pause | None = field(default=None, metadata={"section": Pause})
     faults: tuple[Fault, ...] = ()

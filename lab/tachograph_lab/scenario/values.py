@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import Literal, TypeVar
 
 from tachograph.duration import parse
+from tachograph.findings.limits import LIMITS, SECONDS, LimitName
 
 Kind = TypeVar("Kind")
 Default = TypeVar("Default")
@@ -90,6 +91,19 @@ def share(value: str) -> float:
     if not 0 < result < 1:
         raise ValueError(allowed)
     return result
+
+
+def limit(name: LimitName) -> Callable[[str], float]:
+    """Return what reads a limit in its range."""
+    row = LIMITS[name]
+
+    def read(value: str) -> float:
+        result = duration(value) if row.unit == SECONDS else share(value)
+        if not row.admits(result):
+            raise ValueError(row.expected)
+        return result
+
+    return read
 
 
 def whole(value: str) -> int:

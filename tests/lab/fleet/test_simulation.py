@@ -16,7 +16,7 @@ from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import RankState
 from tachograph_lab.fleet.pauses import PauseSchedule
 from tachograph_lab.scenario import Fleet, Pause, Scenario, StepTimes
-from tachograph_lab.scenario.definition import RunThresholds, Work
+from tachograph_lab.scenario.definition import ScenarioLimits, Work
 from tachograph_lab.scenario.faults import (
     BatchChange,
     ExporterDown,
@@ -347,6 +347,6 @@ def test_a_run_reports_what_it_knows_of_its_work(play: Play, reports: str, count
 
 def test_what_the_run_sets_for_itself_is_told(play: Play) -> None:
     """A run's own threshold reaches the exporter under its name; without one there is no series."""
-    played = play(until=20, thresholds=RunThresholds(hang_seconds=600.0))
+    played = play(until=20, thresholds=ScenarioLimits(hang_seconds=600.0))
     assert played.rank("train_threshold", 3) == {("hang_seconds",): 600.0}
     assert play(until=20).rank("train_threshold", 3) is None

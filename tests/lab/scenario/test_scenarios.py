@@ -9,10 +9,10 @@ from textwrap import dedent
 
 import pytest
 
-from tachograph.catalog.rank import THRESHOLDS
+from tachograph.findings.limits import LIMIT_NAMES
 from tachograph_lab import checkout
 from tachograph_lab.scenario import Fleet, Scenario, ScenarioError, faults, load
-from tachograph_lab.scenario.definition import RunThresholds
+from tachograph_lab.scenario.definition import ScenarioLimits
 from tachograph_lab.scenario.values import duration
 
 GOOD = """\
@@ -318,7 +318,11 @@ def test_a_story_without_live_cannot_be_replayed_live(tmp_path: Path) -> None:
         _load(tmp_path, GOOD).for_live()
 
 
-def test_a_run_may_set_every_threshold_there_is() -> None:
-    """The section has the catalogue's names, and only thresholds that are set are sent."""
-    assert tuple(part.name for part in fields(RunThresholds)) == THRESHOLDS
-    assert RunThresholds(hang_seconds=600.0).set() == {"hang_seconds": 600.0}
+def test_a_run_may_set_every_limit_there_is(tmp_path: Path) -> None:
+    """The section has the names of the table, and its ranges; only limits that are set are sent."""
+    assert tuple(part.name for part in fields(ScenarioLimits)) == LIMIT_NAMES
+    assert ScenarioLimits(hang_seconds=600.0).set() == {"hang_seconds": 600.0}
+    given = _load(tmp_path, GOOD + "thresholds: {hang_seconds: 1h}\nsite_limits: {straggler_ratio: 0.3}\n")
+    assert (given.thresholds.set(), given.site_limits.set()) == ({"hang_seconds": 3600.0}, {"straggler_ratio": 0.3})
+    (line,) = _lines(tmp_path, GOOD + "site_limits: {hang_seconds: 5s}\n")
+    assert line.endswith("allowed: a number of seconds from 10 to 86400")

@@ -44,7 +44,7 @@ def capture(environment: Mapping[str, str], out: Path) -> Path:
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.startswith(f"{out}: ")
+    assert done.stdout.startswith(f"{out}:")
     return out
 
 

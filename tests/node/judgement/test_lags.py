@@ -14,10 +14,10 @@ from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags, 
 def test_lag_is_measured_from_the_usual_wait() -> None:
     """The median; of two ranks the longer wait, of one none. What a lag is worth follows the step and the wait."""
     assert [usual_wait(waits) for waits in ([], [1.0], [1.0, 3.0], [1.0, 2.0, 9.0])] == [None, None, 3.0, 2.0]
-    assert is_straggler(0.38, 0.02)
-    assert not is_straggler(0.38, 0.02, [0.5])
-    assert not is_straggler(0.2, 0.0)
-    assert not is_straggler(0.3, 0.46)
+    assert is_straggler(0.38, 0.02, 0.2)
+    assert not is_straggler(0.38, 0.02, 0.5)
+    assert not is_straggler(0.2, 0.0, 0.2)
+    assert not is_straggler(0.3, 0.46, 0.2)
     assert lags({"a": 0.4, "b": 0.0, "c": 0.5}) == {"a": 0.0, "b": 0.4, "c": pytest.approx(-0.1)}
     assert lags({"a": 0.4}) == {}
     assert [is_late(*of) for of in ((0.07, 0.07), (0.06, 0.06), (0.005, 0.5), (0.0051, 0.5))] == [

@@ -504,5 +504,5 @@ def test_ranks_leave_descriptors_for_a_scrape(exporter_at: Callable[..., Any], m
         for _ in range(3):
             page = running.scrape()
         assert page.value("exporter_connections_refused_total", kind="rank", reason="descriptors") > 0
-    assert running.speaker(rank=1).hello()["ok"] is True
+    running.eventually(lambda: running.speaker(rank=1).hello()["ok"])  # once this user's share of CPU is left again
     assert running.log.read_text().count("\n") < 20 + 2 * most * greets

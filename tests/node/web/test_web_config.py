@@ -370,15 +370,17 @@ def test_reload(exporter_at: Callable[..., Any], tmp_path: Path, hashed: str) ->
         exporter.eventually(lambda: exporter.log.read_text().count(words, before) >= times)
         return exporter.log.read_text()[before:]
 
-    said = reload("gpu: {interval: 5s}\nrank: {series: all}\nlimits: {ranks: 7}\n", "configuration reloaded")
+    said = reload(
+        "gpu: {interval: 5s}\nrank: {series: all}\nlimits: {ranks: 7, hang_seconds: 60}\n", "configuration reloaded"
+    )
     assert 'msg="these settings need a restart" settings="gpu.interval, limits.ranks"' in said
-    assert "changed=rank.series" in said
-    assert exporter.get("/metrics")[0] == 200
+    assert 'changed="limits.hang_seconds, rank.series"' in said
+    assert b'name="hang_seconds",set_by="site"} 60' in exporter.get("/metrics")[2]
     said = reload("log: {level: loud}\nrank: {serie: all}\n", "configuration not reloaded", 2)
     assert "log.level" in said
     assert "rank.serie" in said
     assert exporter.get("/metrics")[0] == 200
-    reload(f"web: {{config: {{file: {web}}}}}\n", 'changed="rank.series, web.config.file"')
+    reload(f"web: {{config: {{file: {web}}}}}\n", 'changed="limits.hang_seconds, rank.series, web.config.file"')
     with pytest.raises(urllib.error.HTTPError) as refused:
         exporter.get("/metrics")
     refused.value.close()

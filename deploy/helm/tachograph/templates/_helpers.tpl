@@ -70,6 +70,11 @@ basic_auth_users: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{- /* The site's limits, for exporters and rules alike. */ -}}
+{{- define "tachograph.limits" -}}
+{{- merge (dict) (.Values.limits | default dict) (.Values.prometheusRules.thresholds | default dict) | toYaml -}}
+{{- end -}}
+
 {{- define "tachograph.milliseconds" -}}
 {{- if hasSuffix "ms" . }}{{ trimSuffix "ms" . }}
 {{- else if hasSuffix "s" . }}{{ trimSuffix "s" . | int | mul 1000 }}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tachograph.catalog.rank import THRESHOLDS, TIERS
+from tachograph.catalog.rank import TIERS
 from tachograph.client.core.arguments import count, name, one_of
 from tachograph.client.core.misuse import Misuse
 from tachograph.client.core.notice import shown
 from tachograph.client.core.scalars import number
 from tachograph.client.hello.own_metrics import own_metrics
 from tachograph.client.torch.loaded_torch import loaded_torch
+from tachograph.findings.limits import LIMIT_NAMES, LIMITS
 
 MEASURED = "measured"
 GIVEN = "given"
@@ -119,19 +120,17 @@ def _share(total: float, world_size: int) -> float:
     return int(share) if share.is_integer() else share
 
 
-class AlertThresholds:
-    """Limits by name; the training thread sets them, the sender thread reads."""
+class OwnLimits:
+    """The run's own limits by name; the training thread sets them, the sender thread reads."""
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
 
     def set(self, name: object, value: object) -> bool:
-        """Take one over; return False if the name is not one of `THRESHOLDS` or the value is invalid."""
+        """Take one over; return False if there is no limit of this name, or the value is not in its range."""
         limit = amount(value)
-        known = one_of(THRESHOLDS, name)
-        if limit is None or known is None:
-            return False
-        if known.endswith("_ratio") and limit >= 1:  # a share of the step; 20 is meant as per cent, and never fires
+        known = one_of(LIMIT_NAMES, name)
+        if limit is None or known is None or not LIMITS[known].admits(limit):
             return False
         self._values = {**self._values, known: limit}  # a new one, for the other thread may be reading
         return True

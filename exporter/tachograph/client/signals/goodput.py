@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 HANG_SECONDS = 15.0
 HANG_STEPS = 3.0
-"""A stall is a hang beyond 15 s and three usual steps: long after every collective that is only slow has completed."""
+"""A stall is a hang beyond 15 s and three usual steps: long after every collective that is only slow has completed.
+
+Whatever limit the run has for its alerts: goodput is compared between runs.
+"""
 
 MEDIAN_OF = 65
 """Ordinary steps whose median is the usual one."""

@@ -15,7 +15,7 @@ from tachograph.node.judgement.private import WITHHELD, MayRead
 from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, hangs_after, is_crowd
 from tachograph.node.ranks.conclusions.lags import is_late, lags
 from tachograph.node.ranks.conclusions.loss import first_to_lose
-from tachograph.node.ranks.conclusions.since import DATA, data_limit, data_seconds, stragglers, waits_for_data
+from tachograph.node.ranks.conclusions.since import DATA, data_seconds, stragglers, waits_for_data
 from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
@@ -118,7 +118,7 @@ class _Run:
 
     def __init__(self, run: str, ranks: Sequence[Rank], table: RankTable, now: float, wall: float) -> None:
         self.run, self.ranks, self.table, self.now, self.wall = run, ranks, table, now, wall
-        self.view = RunView(run, {rank: table.state_of(rank) for rank in ranks}, now, wall)
+        self.view = RunView(run, {rank: table.state_of(rank) for rank in ranks}, now, wall, table.site_limits)
         self.since = table.since(run)
         self.states, self.steps, self.waits = self.view.states, self.view.steps, self.view.waits
         self.running, self.step_seconds = self.view.running, self.view.step_seconds
@@ -147,7 +147,7 @@ class _Run:
             seconds_without_step=self.without_step,
             wait_seconds=median(self.waits.values()) if self.waits and not has_stood else None,
             data_seconds=data_seconds(self.view),
-            data_limit=data_limit(self.view),
+            data_limit=self.view.limit("data_stall_ratio"),
             data_for_seconds=self.since.seconds(DATA, self.now) if waits_for_data(self.view) else None,
             saving_seconds=max(saving, default=None),
             checkpoint_seconds=None if not saved else max(0.0, self.now - max(saved)),

@@ -114,6 +114,8 @@ class RankTable:
         self._past: dict[int, dict[tuple[str, int], EarlierProcess]] = {}
         self._ticked = self._restored = clock.monotonic()
         self._without_peak: set[str] = set()
+        self.site_limits: Mapping[str, float] = {}
+        """The site's limits by name, for runs that set none of their own."""
         self.shares = Shares(clock.monotonic)
         self.kept_sums: Mapping[str, list[Sample | HistogramSample]] | None = None
         """The sums over each run as last saved. Only these are shown, since a sum that falls at a restart would look
@@ -562,7 +564,7 @@ class RankTable:
 
     def _view(self, name: str, run: Run) -> RunView:
         states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}
-        return RunView(name, states, self._clock.monotonic(), self._clock.wall(), self.peak_flops_of)
+        return RunView(name, states, self._clock.monotonic(), self._clock.wall(), self.site_limits, self.peak_flops_of)
 
     def on_gpus(self) -> Iterator[Sample]:
         """Yield the rank on each GPU, or one of each user; none that claims a GPU on which the driver lists others."""

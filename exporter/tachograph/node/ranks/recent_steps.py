@@ -126,7 +126,7 @@ class RecentSteps:
         for length, steps in lengths:
             if (length - usual) * steps > diagnosis.STALL_SECONDS:
                 self.stood_still = True
-            if length <= usual + diagnosis.HANG_SECONDS:
+            if length <= usual + diagnosis.LONG_STEP_SECONDS:
                 seconds += length * steps
                 completed += steps
         self.rates = {}

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from tachograph.catalog.metric import ALL, COUNTER, SERIES_LEVELS, Metric
-from tachograph.catalog.rank import TRAIN_FAILURES, TRAIN_METRICS
+from tachograph.catalog.rank import TRAIN_FAILURES, TRAIN_METRICS, TRAIN_THRESHOLD
+from tachograph.findings.limits import LIMITS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NamedRank
 from tachograph.node.ranks.run_totals import CounterDelta
@@ -130,6 +131,8 @@ class RankSeries:
             if known is None and not fault:
                 if row.own_label is not None:
                     fault = self._bad_label(row, label, len(kept))
+                if not fault and row is TRAIN_THRESHOLD:
+                    fault = "" if label in LIMITS and LIMITS[label].admits(number) else "bad_limit"
                 if not fault and len(kept) - before >= room:
                     fault = "series_limit"
                 if not fault and invented is not None and not invented.takes(row.key, label):

@@ -23,7 +23,19 @@ def test_the_usual_step_is_the_median_of_what_the_ranks_say(node: Any) -> None:
     assert node.value("step_seconds") is None
 
 
-def test_the_limit_is_a_threshold_and_three_steps(node: Any) -> None:
+def test_a_sites_limit_holds_for_runs_without_one_of_their_own(node: Any) -> None:
+    """Also while the usual step is not known, and for a run that pauses: nothing is overdue before."""
+    node.table.site_limits = {"hang_seconds": 600.0}
+    node.says(0, "eval", made=0)
+    assert node.value("hang_limit_seconds") == 600
+    node.says(0, "eval", 305, made=305, recent_step_seconds=2.0)
+    node.says(1, "backward", 305, made=305, recent_step_seconds=2.0)
+    assert (node.value("hang_limit_seconds"), node.value("overdue_seconds")) == (606, 0)
+    node.says(1, "backward", 306, made=306, recent_step_seconds=2.0, threshold={"hang_seconds": 60})
+    assert (node.value("hang_limit_seconds"), node.value("overdue_seconds")) == (66, 305)
+
+
+def test_the_limit_is_seconds_and_three_steps(node: Any) -> None:
     """15 s, or what a rank set for its run, the most tolerant of several; none before the first step."""
     node.says(0, recent_step_seconds=2.0)
     assert node.value("hang_limit_seconds") is None

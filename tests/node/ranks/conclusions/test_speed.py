@@ -219,6 +219,18 @@ def test_a_wait_for_data_that_is_three_times_the_usual_one_is_a_stall(run: Run) 
     assert run.goes(40, 0.5)["run_data_stall_seconds",] == 0
 
 
+@pytest.mark.parametrize(("site", "own"), [({"data_stall_ratio": 0.5}, {}), ({}, {"data_stall_ratio": 0.5})])
+def test_a_wait_that_a_site_or_a_run_allows_is_no_stall(
+    run: Run, site: dict[str, float], own: dict[str, float]
+) -> None:
+    """StorageSlow counts these stalls, DataStall compares the wait with the same limit."""
+    run.table.site_limits = site
+    run.more = {"threshold": own} if own else {}
+    run.goes(20 * MINUTE, 0.5)
+    assert run.goes(2 * MINUTE, 0.8, data=0.31)["run_data_stall_seconds",] == 0
+    assert run.goes(2 * MINUTE, 1.2, data=0.71)["run_data_stall_seconds",] > 60
+
+
 def test_ranks_that_stand_still_in_data_are_stalled(run: Run) -> None:
     """Ten seconds longer than a step; not before the first step, which loads and compiles."""
     run.tell(phase="data", phase_since=run.hand.clock.wall() - 100, progress_time=None)

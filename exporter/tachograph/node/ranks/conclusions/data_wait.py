@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median_low
 
-from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.past import Past
 from tachograph.node.ranks.conclusions.view import RunView
@@ -34,10 +33,10 @@ class DataWait:
 
     def look(self, view: RunView) -> None:
         """Note the wait, once there is a new step, and whether it is a stall."""
-        threshold = max(view.thresholds("data_stall_ratio"), default=0.0) or diagnosis.DATA_STALL_RATIO
+        limit = view.limit("data_stall_ratio")
 
         def is_stall(wait: float, usual: float) -> bool:
-            return wait > threshold and wait >= STALLED * usual
+            return wait > limit and wait >= STALLED * usual
 
         waits = _waits(view)
         if waits and view.progress is not None and view.progress != self._progress:

@@ -133,7 +133,7 @@ def stands_in(rank: Rank, view: RunView) -> str:
     restart may be another matter.
     """
     phase = doing(rank)
-    if phase != "checkpoint" or rank.saves.count < KNOWN_SAVES or rank.still < diagnosis.HANG_SECONDS:
+    if phase != "checkpoint" or rank.saves.count < KNOWN_SAVES or rank.still < view.limit("hang_seconds"):
         return phase
     longest = max(each.saves.longest for each in view.alive)
     has_time = (rank.phase_seconds(view.now) or 0.0) <= max(view.hang_limit, SAVE_FACTOR * longest)
@@ -183,8 +183,8 @@ class Hang:
             return
         if view.without_step is None:
             seconds = min(_standing_seconds(rank, view) for rank in ranks)
-            own = max((*view.thresholds("hang_seconds"), 0.0))
-            yield Sample(catalog.RUN_START_STALLED, (view.run,), seconds if seconds > own else 0.0)
+            limit = view.limit("hang_seconds")
+            yield Sample(catalog.RUN_START_STALLED, (view.run,), seconds if seconds > limit else 0.0)
             is_shown = seconds > START_SECONDS
         else:
             seconds = self._overdue_seconds(ranks, view)

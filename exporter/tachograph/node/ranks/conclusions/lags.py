@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from statistics import median
 from typing import TypeVar
 
-from tachograph.diagnosis import LAG_RATIO, LAG_SECONDS, STRAGGLER_RATIO, STRAGGLER_WAIT
+from tachograph.diagnosis import LAG_RATIO, LAG_SECONDS, STRAGGLER_WAIT
 
 K = TypeVar("K", bound=Hashable)
 
@@ -27,7 +27,6 @@ def is_late(lag: float, ratio: float) -> bool:
     return lag > LAG_SECONDS and ratio > LAG_RATIO
 
 
-def is_straggler(lag: float, wait: float, thresholds: Iterable[float] = ()) -> bool:
-    """Return whether a rank holds its run up; lag and wait are shares of the step."""
-    limit = max((threshold for threshold in thresholds if threshold > 0), default=STRAGGLER_RATIO)
+def is_straggler(lag: float, wait: float, limit: float) -> bool:
+    """Return whether a rank holds its run up; lag, wait and the limit of a lag are shares of the step."""
     return lag > limit and wait < STRAGGLER_WAIT * (wait + lag)

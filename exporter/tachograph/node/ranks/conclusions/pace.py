@@ -63,4 +63,4 @@ class RunPace:
     def _is_waiting(view: RunView) -> bool:
         if view.without_step is None:
             return True
-        return view.step_seconds is not None and view.without_step > diagnosis.HANG_SECONDS + view.step_seconds
+        return view.step_seconds is not None and view.without_step > diagnosis.LONG_STEP_SECONDS + view.step_seconds

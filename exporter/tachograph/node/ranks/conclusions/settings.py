@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tachograph.catalog import index as catalog
+from tachograph.findings.limits import RUN
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
@@ -21,16 +21,13 @@ def tier_of(ranks: Iterable[Rank]) -> str:
 
 
 def settings(view: RunView) -> Iterator[Sample]:
-    """Yield the world size that most of the living ranks have, the tier, and the most tolerant thresholds."""
+    """Yield the world size that most of the living ranks have, the tier, and the limits that apply to them."""
     sizes = Counter(rank.hello.world_size for rank in view.alive or view.states)
     if sizes:  # of as many that say so each, the largest: without one of its own a rank has it from its number
         yield Sample(catalog.RUN_WORLD_SIZE, (view.run,), max(sizes, key=lambda size: (sizes[size], size)))
     if view.states and (tier := tier_of(view.states)) != "standard":
         yield Sample(catalog.RUN_TIER, (view.run, tier), 1)
-    limits: dict[str, float] = {}
-    for rank in view.states:
-        for name, limit in rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).items():
-            if 0 < limit < math.inf:
-                limits[name] = max(limit, limits.get(name, 0.0))
-    for name, limit in limits.items():
-        yield Sample(catalog.RUN_THRESHOLD, (view.run, name), limit)
+    for name, (value, set_by) in view.limits.items() if view.alive else ():
+        yield Sample(catalog.RUN_LIMIT, (view.run, name, set_by), value)
+        if set_by == RUN:
+            yield Sample(catalog.RUN_THRESHOLD, (view.run, name), value)

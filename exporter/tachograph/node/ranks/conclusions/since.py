@@ -7,7 +7,6 @@ from statistics import median_low
 from typing import Final
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import DATA_STALL_RATIO
 from tachograph.node.ranks.conclusions.lags import is_straggler, lags
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.rank import Rank
@@ -20,11 +19,11 @@ DATA: Final = "data"
 
 def stragglers(view: RunView) -> set[Rank]:
     """Return the ranks that hold the run up, of those here."""
-    tolerated, waits = view.thresholds("straggler_ratio"), view.waits
+    limit, waits = view.limit("straggler_ratio"), view.waits
     return {
         rank
         for rank, lag in lags(waits).items()
-        if (step := view.steps.get(rank)) and is_straggler(lag / step, waits[rank] / step, tolerated)
+        if (step := view.steps.get(rank)) and is_straggler(lag / step, waits[rank] / step, limit)
     }
 
 
@@ -40,15 +39,10 @@ def data_seconds(view: RunView) -> float | None:
     return median_low(waits) if waits else None
 
 
-def data_limit(view: RunView) -> float:
-    """Return the share of its steps that a run may wait for data: its own, else the rules'."""
-    return max(view.thresholds("data_stall_ratio"), default=0.0) or DATA_STALL_RATIO
-
-
 def waits_for_data(view: RunView) -> bool:
-    """Return whether it waits longer than that."""
+    """Return whether the run waits for data for more than the share of its steps that is its limit."""
     wait, step = data_seconds(view), view.step_seconds
-    return wait is not None and bool(step) and min(wait / (step or 1.0), 1.0) > data_limit(view)
+    return wait is not None and bool(step) and min(wait / (step or 1.0), 1.0) > view.limit("data_stall_ratio")
 
 
 class Since:

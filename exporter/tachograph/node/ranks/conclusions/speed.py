@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean
 
-from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.makeup import Makeup
 from tachograph.node.ranks.conclusions.past import Past
@@ -39,7 +38,7 @@ class Speed:
         of = unit, max(view.started or 0.0, self._of[1]), self._makeup.batch_changed
         if self._past is None or of != self._of:
             self._of, self._past = of, Past(view.now, least=SLOW_STEPS)
-        lowest = 1 - (max(view.thresholds("throughput_drop_ratio"), default=0.0) or diagnosis.THROUGHPUT_DROP_RATIO)
+        lowest = 1 - view.limit("throughput_drop_ratio")
         self._past.note(view.now, speed, lambda level, usual: level < lowest * usual)
 
     def samples(self, view: RunView) -> Iterator[Sample]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
+from tachograph.findings.limits import Applied, HasDefault, applied
 from tachograph.node.ranks.rank import Rank
 
 
@@ -17,13 +18,15 @@ from tachograph.node.ranks.rank import Rank
 class RunView:
     """The ranks of a run with their states, `now` by the monotonic clock, as all times are; `wall` is that of the day.
 
-    `peak_flops` returns the peak FLOP/s of a rank's device, None where that is not known.
+    `site_limits` has the site's limits by name. `peak_flops` returns the peak FLOP/s of a rank's device, None where
+    that is not known.
     """
 
     run: str
     states: Mapping[Rank, str]
     now: float
     wall: float
+    site_limits: Mapping[str, float] = field(default_factory=dict)
     peak_flops: Callable[[Rank], float | None] = lambda _: None
 
     @cached_property
@@ -84,12 +87,21 @@ class RunView:
         return max(said or self.totals(catalog.TRAIN_STEPS.key), default=None)
 
     @cached_property
+    def limits(self) -> Mapping[str, Applied]:
+        """The limits that apply to the run, by name; its own is that of the most tolerant of the living ranks."""
+        own: dict[str, float] = {}
+        for rank in self.alive:
+            for name, value in rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).items():
+                own[name] = max(value, own.get(name, 0.0))
+        return applied(own, self.site_limits)
+
+    @cached_property
     def hang_limit(self) -> float:
         """Seconds that the run may go without a step where nobody pauses."""
-        own = max((each for each in self.thresholds("hang_seconds") if each > 0), default=diagnosis.HANG_SECONDS)
+        seconds = self.limit("hang_seconds")
         if self.step_seconds is None:
-            return max(own, diagnosis.UNKNOWN_STEP_SECONDS)
-        return own + diagnosis.HANG_STEPS * self.step_seconds
+            return max(seconds, diagnosis.UNKNOWN_STEP_SECONDS)
+        return seconds + diagnosis.HANG_STEPS * self.step_seconds
 
     def gauge_of_each(self, key: str) -> dict[Rank, float]:
         """Return a gauge that cannot be negative, of the living that have it."""
@@ -103,9 +115,9 @@ class RunView:
         """Return a counter, summed over its label, of the living that have it."""
         return [total for rank in self.alive if (total := rank.series.total(key)) is not None]
 
-    def thresholds(self, name: str) -> list[float]:
-        """Return what the living ranks set for a threshold of the run's alerts; 0 where one set none."""
-        return [rank.series.gauges.get(catalog.TRAIN_THRESHOLD.key, {}).get(name, 0.0) for rank in self.alive]
+    def limit(self, name: HasDefault) -> float:
+        """Return the limit that applies to the run, of those that have a default."""
+        return self.limits[name].value
 
 
 def gauge(rank: Rank, key: str) -> float | None:
