@@ -318,7 +318,7 @@ def _parser() -> CommandParser:
     for setting in SETTINGS:
         text = setting.help + (f" Default: {setting.default}." if setting.default else "")
         bare = "true" if setting.read is _truth else _MISSING
-        metavar = setting.name.rpartition(".")[2].upper()
+        metavar = setting.name.rpartition(".")[2].rpartition("_")[2].upper()
         parser.add_argument(f"--{setting.name}", dest=setting.name, nargs="?", const=bare, metavar=metavar, help=text)
     parser.add_argument("--no-gpu", dest="gpu.enabled", action="store_const", const="false", help="Do not read GPUs.")
     return parser
