@@ -75,6 +75,8 @@ def test_another_batch_is_compared_by_throughput(write: Write, capsys: Any) -> N
     assert found["notes"][0] == "tokens per step: 32.8k and 65.5k"
     status, found = as_json(capsys, write("a"), write("c", 0.08, tokens=4096 * 1.08))
     assert (status, found["verdict"]) == (0, "within the limit"), "8 % more tokens in 8 % more time"
+    _, found = as_json(capsys, write("a"), write("d", tokens=4096 * 197 / 200))
+    assert row(found, "step_time")["verdict"] == "within the limit", "the tokens of the last three steps come late"
 
 
 def test_several_runs_of_each_side(write: Write, capsys: Any) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tachograph import humanize
 from tachograph.compare import interval
 from tachograph.compare.interval import Interval
-from tachograph.compare.measures import MEASURES, STEP, Measure, Statistic
+from tachograph.compare.measures import MEASURES, STEP, STEPS, Measure, Statistic
 from tachograph.compare.recording import RecordedRun, Sample
 
 REGRESSION, IMPROVEMENT, WITHIN, INCONCLUSIVE, NOT_JUDGED = (
@@ -19,6 +19,9 @@ REGRESSION, IMPROVEMENT, WITHIN, INCONCLUSIVE, NOT_JUDGED = (
 )  # fmt: skip
 LIMIT = 0.05
 """A change for the worse that must not pass, as a share."""
+
+LATE_STEPS = 4
+"""Steps that a rank has made and whose tokens and samples are not counted yet, at most."""
 
 SAME_WORK, SAME_LEARNING = 0.01, 0.1
 """Steps that differ by more than this in their tokens or samples are not compared by their time, which those a second
@@ -89,12 +92,21 @@ def _unlike(runs: Sequence[RecordedRun]) -> tuple[dict[str, str], list[str]]:
     notes = []
     for fact, spoiled in _SPOILS.items():
         known = [value for run in runs if (value := run.facts.get(fact)) is not None]
-        differing = {name for name, same in spoiled.items() if any(_differ(known[0], one, same) for one in known[1:])}
+        slack = 2 * max(map(_slack, runs)) if fact.endswith("_per_step") else 0.0
+        differing = {
+            name for name, same in spoiled.items() if any(_differ(known[0], one, same + slack) for one in known[1:])
+        }
         unlike |= dict.fromkeys(differing, f"another {fact.replace('_', ' ')}")
         if differing or (not spoiled and len(set(known)) > 1):
             shown = [one if isinstance(one, str) else humanize.short(one) for one in known]
             notes.append(f"{fact.replace('_', ' ')}: {' and '.join(dict.fromkeys(shown))}")
     return unlike, notes
+
+
+def _slack(run: RecordedRun) -> float:
+    """Return the share that the work of a run's steps may be off: counters of work are read a few steps late."""
+    steps = run.facts.get(STEPS)
+    return LATE_STEPS / steps if isinstance(steps, float) and steps else 0.0
 
 
 def _differ(one: float | str, other: float | str, same: float) -> bool:

@@ -59,6 +59,8 @@ STEP, WAIT, TOKENS, SAMPLES, MFU, LOSS = (
     "step_seconds", "wait_seconds", "tokens_per_second", "samples_per_second", "mfu", "loss",
 )  # fmt: skip
 PEAK, RESERVED, HOST = "memory_peak_bytes", "memory_reserved_bytes", "host_memory_bytes"
+STEPS = "steps"
+"""A fact: of how many steps a rank's file is made. What a step is worth is known up to a few of them."""
 PHASE = "phase_seconds/"
 """Before the name of a phase: a series of the rank's own seconds in it, waits for collectives left out."""
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tachograph.compare.measures import HOST, LOSS, PEAK, PHASE, RESERVED, SAMPLES, STEP, TOKENS, WAIT
+from tachograph.compare.measures import HOST, LOSS, PEAK, PHASE, RESERVED, SAMPLES, STEP, STEPS, TOKENS, WAIT
 from tachograph.compare.recording import RecordedRun, RecordingError, Sample, number
 from tachograph.unreadable import UNREADABLE
 
@@ -82,7 +82,7 @@ def _recording(process: _Process) -> RecordedRun:
     for name in sorted({name for row in process.steps for name in row["phases"]}):
         measures[PHASE + name] = tuple(_of(process, partial(_in_phase, name)))
     ranks = max(1.0, number(process.who["world_size"]))
-    facts: dict[str, float | str] = {"ranks": ranks}
+    facts: dict[str, float | str] = {"ranks": ranks, STEPS: float(len(process.steps))}
     for total, series, fact in (
         ("tokens_total", TOKENS, "tokens_per_step"), ("samples_total", SAMPLES, "samples_per_step"),
     ):  # fmt: skip
@@ -109,9 +109,5 @@ def _in_phase(name: str, row: Mapping[str, Any]) -> object:
 def _per_step(process: _Process, total: str) -> float | None:
     """Return what a rank's step is worth on average, None where nothing was counted."""
     known = [(row["steps_total"], row[total]) for row in process.totals if total in row and row.get("steps_total")]
-    if not known:
-        return None
-    (first_steps, first_work), (steps, work) = known[0], known[-1]
-    if steps > first_steps:  # without the first line, whose last step may be counted in one of both
-        return (work - first_work) / (steps - first_steps)
-    return work / steps if steps > 0 else None
+    steps, work = known[-1] if known else (0, 0)
+    return work / steps if steps > 0 and work > 0 else None
