@@ -23,7 +23,7 @@ from tachograph.compare.comparison import LIMIT, REGRESSION, WITHIN, Comparison,
 from tachograph.compare.rank_steps import recording
 from tachograph.compare.recording import RecordedRun
 from tachograph.export.step_file import StepFile
-from tachograph_lab.table import save, show
+from tachograph_lab.table import between, markdown, save, show
 
 STEPS, PAIRS, FIRST_SEED = 200, 200, 1000
 SECONDS, NOISE = 0.3, 0.03
@@ -196,13 +196,11 @@ def main() -> int:
     show(title, rows)
     save("compare", {"pairs": given.pairs, "rows": rows})
     if given.doc:
-        lines = [
-            f"| {' | '.join(cells)} |" for cells in (rows[0], ["---"] * len(rows[0]), *(one.values() for one in rows))
-        ]
-        head, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-        tail = rest.partition(END)[2]
-        text = "\n".join([BEGIN, f"{title}.", "", *lines, END])
-        DOCUMENT.write_text(head + text + tail, encoding="utf-8")
+        text = DOCUMENT.read_text(encoding="utf-8")
+        DOCUMENT.write_text(
+            between(text, BEGIN, END, [f"{title}.", "", *markdown(list(rows[0]), (one.values() for one in rows))]),
+            encoding="utf-8",
+        )
     return 0
 
 

@@ -23,6 +23,7 @@ from slow_divergence import SlowDivergence
 from tachograph.client.signals.grad_norm import GradNormWatch
 from tachograph.client.signals.learning_rate import LearningRateWatch
 from tachograph.client.signals.loss_spikes import RATE_JUMP_GRACE, RESUME_GRACE, LossWatch, NonfiniteWatch
+from tachograph_lab import table
 from tachograph_lab.table import save, show
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "evidence" / "detectors.md"
@@ -282,8 +283,7 @@ def measure(seeds: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return `rows` as a Markdown table, without the columns that the document leaves out."""
     columns = [column for column in rows[0] if column not in LEFT_OUT]
-    lines = [columns, ["---"] * len(columns), *([_cell(row[column]) for column in columns] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(table.markdown(columns, ([_cell(row[column]) for column in columns] for row in rows)))
 
 
 def _cell(value: object) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from fault_scenarios import Scenario, campaign
 from fault_scores import EMPTY, judge, tables
 from fault_stack import FaultStack, Outcome, Told
-from tachograph_lab import binaries
+from tachograph_lab import binaries, table
 from tachograph_lab.table import OUT, show
 
 RESULTS = OUT / "faults.jsonl"
@@ -133,8 +133,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         alike.setdefault(tuple(str(row[column]) for column in others), []).append(str(row[first]))
     body = ([", ".join(names), *cells] for cells, names in alike.items())
-    lines = [[first, *others], ["---"] * (1 + len(others)), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(table.markdown([first, *others], body))
 
 
 def counts(row: Mapping[str, Any]) -> Mapping[str, Any]:

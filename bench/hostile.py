@@ -29,7 +29,7 @@ from typing import Any
 
 from hostile_attacks import ATTACKS
 from hostile_node import Look, Node, node, stand_in
-from tachograph_lab.table import quantile, save, show
+from tachograph_lab.table import between, quantile, save, show
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parent / "docs/evidence/attacks.md"
@@ -250,9 +250,7 @@ def document(text: str, lines: Sequence[str]) -> str:
     """Return the document with `lines` between its markers, which are appended if they are missing."""
     if BEGIN not in text:
         text = f"{text.rstrip()}\n\n## What an attack costs\n\n{BEGIN}\n{END}\n"
-    head, rest = text.split(BEGIN, maxsplit=1)
-    tail = rest.split(END, maxsplit=1)[1]
-    return head + BEGIN + "\n" + "\n".join(lines) + "\n" + END + tail
+    return between(text, BEGIN, END, lines)
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,18 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> None:
         print("  " + "  ".join([first, *rest]))
     if note:
         print(f"\n  {note}")
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+    return [f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)]
+
+
+def between(text: str, begin: str, end: str, lines: Sequence[str]) -> str:
+    """Return a document with these lines between two of its own, which must be there."""
+    head, rest = text.split(begin, maxsplit=1)
+    tail = rest.split(end, maxsplit=1)[1]
+    return head + begin + "\n" + "\n".join(lines) + "\n" + end + tail
 
 
 def save(name: str, result: Mapping[str, Any]) -> Path:

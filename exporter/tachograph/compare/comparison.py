@@ -24,8 +24,8 @@ LATE_STEPS = 4
 """Steps that a rank has made and whose tokens and samples are not counted yet, at most."""
 
 SAME_WORK, SAME_LEARNING = 0.01, 0.1
-"""Steps that differ by more than this in their tokens or samples are not compared by their time, which those a second
-are; by their loss neither, from the second on."""
+"""By how much the tokens or samples of a step may differ: beyond the first, the time of a step says nothing, and tokens
+a second are judged in its place; beyond the second, nor does the loss."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,14 @@ def compare(
     """Return the comparison. `limits` are shares by a measure's name, that of `` for all that have none."""
     limits = limits or {}
     unlike, notes = _unlike([*first, *second])
+    sides = [[_Settled.of(run) for run in side] for side in (first, second)]
     if len(first) == len(second) == 1 and first[0].run != second[0].run:
         notes.append("how far runs of the same code differ is not in these intervals: give more (A A2 -- B B2)")
     rows = []
     for measure in MEASURES:
         limit = limits.get(measure.name, limits.get("", LIMIT))
         judged = measure.judged or measure.name in limits
-        if (row := _row(measure, first, second, limit, judged=judged)) is not None:
+        if (row := _row(measure, sides, limit, judged=judged)) is not None:
             if why := unlike.get(measure.name, ""):
                 row = replace(row, verdict=NOT_JUDGED, why=why)
             rows.append(row)
@@ -91,15 +92,16 @@ def _unlike(runs: Sequence[RecordedRun]) -> tuple[dict[str, str], list[str]]:
     unlike: dict[str, str] = {}
     notes = []
     for fact, spoiled in _SPOILS.items():
+        words = fact.replace("_", " ")
         known = [value for run in runs if (value := run.facts.get(fact)) is not None]
         slack = 2 * max(map(_slack, runs)) if fact.endswith("_per_step") else 0.0
         differing = {
             name for name, same in spoiled.items() if any(_differ(known[0], one, same + slack) for one in known[1:])
         }
-        unlike |= dict.fromkeys(differing, f"another {fact.replace('_', ' ')}")
+        unlike |= dict.fromkeys(differing, f"another {words}")
         if differing or (not spoiled and len(set(known)) > 1):
             shown = [one if isinstance(one, str) else humanize.short(one) for one in known]
-            notes.append(f"{fact.replace('_', ' ')}: {' and '.join(dict.fromkeys(shown))}")
+            notes.append(f"{words}: {' and '.join(dict.fromkeys(shown))}")
     return unlike, notes
 
 
@@ -128,53 +130,72 @@ _SPOILS: Mapping[str, Mapping[str, float]] = {
 """What can differ, and the measures that cannot be judged then: from which share on, 0 for any."""
 
 
-def _row(
-    measure: Measure, first: Sequence[RecordedRun], second: Sequence[RecordedRun], limit: float, *, judged: bool
-) -> Row | None:
+@dataclass(frozen=True)
+class _Settled:
+    """A run, and the step or time from which on its step time has settled."""
+
+    run: RecordedRun
+    start: float
+
+    @classmethod
+    def of(cls, run: RecordedRun) -> _Settled:
+        steps = run.measures.get(STEP, ())
+        return cls(run, steps[interval.steady_from([value for _, value in steps])][0] if steps else -math.inf)
+
+    def values(self, series: str) -> list[float]:
+        """Return the values of a series from there on."""
+        return [value for at, value in self.run.measures.get(series, ()) if at >= self.start]
+
+    def without_tail(self, series: str) -> list[float]:
+        """Return the same, each at most a typical step's length above the median one.
+
+        A stall in every tenth step counts; three steps of ten times the length, which come and go by chance, count
+        little.
+        """
+        values = self.values(series)
+        most = statistics.median(values) + statistics.median(_values(self.run, STEP) or values) if values else 0.0
+        return [min(value, most) for value in values]
+
+
+_Sides = Sequence[Sequence[_Settled]]
+
+
+def _row(measure: Measure, sides: _Sides, limit: float, *, judged: bool) -> Row | None:
     """Return the row of a measure, None where one of the recordings lacks it."""
     if measure.statistic is Statistic.PAIRED:
-        return _paired(measure, first, second, limit, judged=judged)
-    if not all(run.measures.get(measure.series) for run in (*first, *second)):
+        return _paired(measure, sides, limit, judged=judged)
+    if not all(one.run.measures.get(measure.series) for side in sides for one in side):
         return None
     if measure.statistic is Statistic.LARGEST:
-        return _levels(measure, first, second, limit, judged=judged)
-    return _typical(measure, first, second, limit, judged=judged)
+        return _levels(measure, sides, limit, judged=judged)
+    return _typical(measure, sides, limit, judged=judged)
 
 
-def _levels(
-    measure: Measure, first: Sequence[RecordedRun], second: Sequence[RecordedRun], limit: float, *, judged: bool
-) -> Row | None:
+def _levels(measure: Measure, sides: _Sides, limit: float, *, judged: bool) -> Row | None:
     """Return the row of a level: where it never varies it has no interval."""
-    sides = [[_values(run, measure.series) for run in side] for side in (first, second)]
-    found = _estimated(interval.highest, sides)
+    found = _estimated(interval.highest, [[_values(one.run, measure.series) for one in side] for side in sides])
     if found is None:
         return None
     row = _judge(measure, found, limit, judged=judged)
     return row if found.low < found.high else replace(row, low=None, high=None)
 
 
-def _typical(
-    measure: Measure, first: Sequence[RecordedRun], second: Sequence[RecordedRun], limit: float, *, judged: bool
-) -> Row | None:
+def _typical(measure: Measure, sides: _Sides, limit: float, *, judged: bool) -> Row | None:
     """Return the row of a median or a mean, once the runs have settled."""
-    sides = [[_steady(run, run.measures[measure.series]) for run in side] for side in (first, second)]
-    steps = [value for run in first for value in _steady(run, run.measures.get(STEP, ()))]
-    if not all(values for side in sides for values in side) or (measure.of_step and not steps):
+    if measure.statistic is Statistic.MEDIAN:
+        statistic, values = interval.median, [[one.values(measure.series) for one in side] for side in sides]
+    else:
+        statistic, values = interval.mean, [[one.without_tail(measure.series) for one in side] for side in sides]
+    steps = [value for one in sides[0] for value in one.values(STEP)]
+    if not all(each for side in values for each in side) or (measure.of_step and not steps):
         return None
     unit = statistics.median(steps) if measure.of_step else 0.0
-    if measure.statistic is Statistic.MEDIAN:
-        found = _estimated(interval.median, sides, unit)
-    else:
-        clipped = [
-            [_without_tail(run, values) for run, values in zip(side, values_of, strict=True)]
-            for side, values_of in zip((first, second), sides, strict=True)
-        ]
-        found = _estimated(interval.mean, clipped, unit)
+    found = _estimated(statistic, values, unit)
     if found is not None:
         return _judge(measure, found, limit, judged=judged)
-    few = min(len(values) for side in sides for values in side) < interval.FEWEST
+    few = min(len(each) for side in values for each in side) < interval.FEWEST
     why = f"fewer than {interval.FEWEST} samples" if few else "the interval is too wide"
-    middle_a, middle_b = (statistics.median(value for values in side for value in values) for side in sides)
+    middle_a, middle_b = (statistics.median(value for each in side for value in each) for side in values)
     return _undecided(measure, middle_a, middle_b, unit or middle_a, limit, judged=judged, why=why)
 
 
@@ -203,19 +224,17 @@ def _undecided(
     return Row(measure, first, second, (second - first) / abs(unit), None, None, limit, verdict, why)
 
 
-def _paired(
-    measure: Measure, first: Sequence[RecordedRun], second: Sequence[RecordedRun], limit: float, *, judged: bool
-) -> Row | None:
+def _paired(measure: Measure, sides: _Sides, limit: float, *, judged: bool) -> Row | None:
     """Return the row of the loss at the steps that all runs made: the later half of them, past the steep beginning.
 
     Of few steps, as many as an interval needs.
     """
-    losses = list(at_equal_steps([run.loss for run in (*first, *second)]))
+    losses = list(at_equal_steps([one.run.loss for side in sides for one in side]))
     losses = losses[max(0, min(len(losses) // 2, len(losses) - interval.FEWEST)) :]
     if not losses:
         return None
     runs = list(zip(*losses, strict=True))
-    a, b = runs[: len(first)], runs[len(first) :]
+    a, b = runs[: len(sides[0])], runs[len(sides[0]) :]
     found = interval.of_pairs(a, b)
     if found is None:
         mean_a, mean_b = (statistics.fmean(value for run in side for value in run) for side in (a, b))
@@ -275,19 +294,3 @@ def _judge(measure: Measure, found: Interval, limit: float, *, judged: bool) -> 
 
 def _inverse(change: float) -> float:
     return 1 / (1 + change) - 1 if change > -1 else math.inf
-
-
-def _without_tail(run: RecordedRun, values: Sequence[float]) -> list[float]:
-    """Return the values, each at most a typical step's length above the median one.
-
-    A stall in every tenth step counts; three steps of ten times the length, which come and go by chance, count little.
-    """
-    most = statistics.median(values) + statistics.median(_values(run, STEP) or values)
-    return [min(value, most) for value in values]
-
-
-def _steady(run: RecordedRun, samples: Sequence[Sample]) -> list[float]:
-    """Return the values from where the run's step time has settled."""
-    steps = run.measures.get(STEP, ())
-    first = steps[interval.steady_from([value for _, value in steps])][0] if steps else -math.inf
-    return [value for at, value in samples if at >= first]
