@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.ranks.boxes import KEPT_SECONDS, LEAST_BYTES, MOST_TEXTS, NODE_BYTES, Boxes
+from tachograph.node.ranks.boxes import BOXES_HZ, KEPT_SECONDS, LEAST_BYTES, MOST_TEXTS, NODE_BYTES, USER_BOXES, Boxes
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer
 from tachograph.wire import MAX_BOX_BYTES
 
@@ -334,3 +334,22 @@ def test_capture_asks_every_connected_rank_once_in_ten_seconds(table: Any, hand:
     assert table.capture("r", "again") == 3
     assert links[0].asked[1:] == ["again"]
     assert table.capture("by replay", "x") == table.capture("nobody's", "x") == 0
+
+
+def test_boxes_that_come_too_fast_are_not_looked_at(hand: Any) -> None:
+    """One user's flood is dropped unread and counted, costs another nothing, and is over when it stops."""
+    over: list[tuple[int, str]] = []
+    boxes = Boxes(clock=lambda: hand.now, exceeded=lambda *who: over.append(who))
+    for number in range(USER_BOXES + 5):
+        send(boxes, json.dumps({"number": number}), number=number)
+    assert over == [(ALICE, "boxes")] * 5
+    assert boxes.dropped["box"] == 5
+    (last,) = boxes.of("r")
+    assert json.loads(last.text) == {"number": USER_BOXES - 1}
+    send(boxes, "not JSON")  # nothing of it was read, so nothing is wrong with it
+    send(boxes, "{}", uid=BOB, run="bob's")
+    assert len(boxes.of("bob's")) == 1
+    hand.turn(1 / BOXES_HZ)
+    send(boxes, json.dumps({"number": "later"}))
+    (last,) = boxes.of("r")
+    assert json.loads(last.text) == {"number": "later"}

@@ -25,6 +25,12 @@ NODE_BYTES = 4 * USER_BYTES
 """Of all boxes. Those of runs that are known no more give way first, then the oldest of the user with most; nobody
 gives way to a user who has more."""
 
+USER_BOXES = 128
+"""Boxes of one user that may come at once: of 64 ranks, what each leaves and what it is asked for. What comes beyond
+that and BOXES_HZ is not looked at: to look for secrets in a box costs milliseconds."""
+
+BOXES_HZ = 1.0
+
 KEPT_SECONDS = 24 * 3600.0
 """Whoever looks the next morning finds what is left of the night."""
 
@@ -119,6 +125,8 @@ class Boxes:
         self._unfinished: dict[tuple[str, int], _Unfinished] = {}
         self._held = Counter[int]()
         """Bytes by user."""
+        self._begun: dict[int, tuple[float, float]] = {}
+        """Of each user how many boxes beyond BOXES_HZ have come, and the time of the last."""
         self.dropped = Counter[str]() if dropped is None else dropped
         """With DROPPED, boxes that gave way to others, were refused for want of room, or became too old."""
 
@@ -133,6 +141,8 @@ class Boxes:
             self._give_back(begun)
         is_requested = part.reason.startswith(BOX_REQUESTS)
         if part.part == 0:
+            if not self._may_begin(uid):
+                return
             begun = _Unfinished(uid, part.id, part.parts, is_requested)
         elif begun is None or not begun.goes_on_with(part):
             raise FrameError("invalid", f"box: part {part.part} does not follow what came before: begin with part 0")
@@ -158,6 +168,18 @@ class Boxes:
         if self._make_room(uid, whole.size, is_requested):
             self._whole[place] = whole
             self._held[uid] += whole.size
+
+    def _may_begin(self, uid: int) -> bool:
+        """Count that a user sends one more; return False if those before it came too fast: it is dropped then."""
+        now = self._clock()
+        many, last = self._begun.get(uid, (0.0, now))
+        many = max(0.0, many - (now - last) * BOXES_HZ)
+        if many + 1 > USER_BOXES:
+            self._exceeded(uid, "boxes")
+            self.dropped[DROPPED] += 1
+            return False
+        self._begun[uid] = many + 1, now
+        return True
 
     def of(self, run: str) -> list[Box]:
         """Return the boxes of a run by rank, of each rank what it left first, then what was requested.
