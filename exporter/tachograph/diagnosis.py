@@ -11,21 +11,25 @@ HANG_STEPS = 3
 """A run hangs without a step for longer than its limit and three usual steps: tachograph_run_hang_limit_seconds."""
 LONG_STEP_SECONDS = 15.0
 """A step that is so much longer than the usual one says nothing of the speed, and counts as a pause. No rule has it."""
-FIRST_STEPS_SECONDS = 1800.0
-"""The same for a run whose usual step is not known yet: run:hang_grace_seconds:max."""
+FIRST_STEPS_SECONDS, FIRST_STEPS_APART_SECONDS = 1800.0, 240.0
+"""Before the first step a run hangs once no rank has moved on for so long; the second, if some have come to a
+collective and others have not: run:hung_seconds:min."""
+TOLD_SECONDS = 90.0
+"""A run whose ranks were asked to end does not hang for so long: run:hung_seconds:min."""
+STILL_SECONDS = 120.0
+"""Most ranks are not starting, saving or evaluating, as they say, if none has come to a collective for so long to which
+others have: run:standstill_limit_seconds:max."""
 UNKNOWN_STEP_SECONDS = 240.0
 """A run is overdue after this while its usual step is not known: tachograph_run_hang_limit_seconds."""
-PAUSE_SECONDS = 300.0
-"""The same, with the three steps, where ranks pause: run:hang_grace_seconds:max."""
 STALL_SECONDS, STALL_STEPS = 10.0, 10
 """A screen says that there is no step after this, and so many usual steps, where nobody pauses: sooner than it is a
 hang, for whoever looks already. No rule has it."""
 OLD_SECONDS = 300.0
 """A screen shows what runs before runs that ended this long ago. No rule has it."""
 QUIET_PHASES = frozenset({"init", "checkpoint", "eval"})
-"""Phases in which a rank makes no step for good reason: run:hang_grace_seconds:max."""
+"""Phases in which a rank makes no step for good reason: run:standstill_limit_seconds:max."""
 WAITING_PHASES = frozenset({"backward", "collective"})
-"""Phases in which a rank may be waiting for the others: run:hang_grace_seconds:max."""
+"""Phases in which a rank may be waiting for the others: run:standstill_limit_seconds:max."""
 CROWD = 8
 """More suspects than this, or than half of the ranks, are no culprit: RunHung."""
 

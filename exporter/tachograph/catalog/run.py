@@ -18,6 +18,10 @@ SPEED_UNITS = ("mfu", "tokens", "samples", "steps")
 WORK_UNITS = ("flops", "hardware_flops", "tokens", "samples")
 """What the work of a run is counted in."""
 
+PAUSES = ("most_pause", "some_pause", "none_waits")
+"""When a run may make no step for longer than the limit of a hang: while most of its ranks pause, while some do, and
+while none waits for another."""
+
 END_KINDS = ("died", "failed", "communication", "told")
 """How a rank ended that did not finish: without a word, by its own failure, because communication with a peer failed,
 or because it was asked to."""
@@ -377,9 +381,9 @@ RUN_OVERDUE_LINE = _row(
     "run_overdue_line_ranks", GAUGE, "", ("run", "where"),
     "Most ranks of an overdue run that stand at one line of code.",
 )  # fmt: skip
-RUN_LONGEST_PAUSE = _row(
-    "run_longest_pause_seconds", GAUGE, "seconds", ("run",),
-    "Longest time beyond the hang limit, within 6 hours, that ended with a step.",
+RUN_PAUSE_LIMIT = _row(
+    "run_pause_limit_seconds", GAUGE, "seconds", ("run", "when"),
+    "Seconds that an overdue run may make no step: while most of its ranks pause, while some do, while none waits.",
 )  # fmt: skip
 RUN_FINISHED = _row(
     "run_finished_timestamp_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid"),

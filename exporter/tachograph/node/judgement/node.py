@@ -44,7 +44,7 @@ class NodeJudgement:
     @cached_property
     def runs(self) -> list[RunJudgement]:
         """The runs with ranks here, by name."""
-        return judge_runs(self._table, self.now, self.wall, self._may_read)
+        return judge_runs(self._table, self._may_read)
 
     @cached_property
     def gpus(self) -> list[GpuStatus]:

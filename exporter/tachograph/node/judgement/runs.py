@@ -12,11 +12,11 @@ from tachograph.catalog import index as catalog
 from tachograph.diagnosis import LAG_SECONDS, QUIET_PHASES, STALL_SECONDS, STALL_STEPS, STATES
 from tachograph.humanize import age, duration, plural
 from tachograph.node.judgement.private import WITHHELD, MayRead
-from tachograph.node.ranks.conclusions.hangs import entered, hang_suspects, hangs_after, is_crowd
 from tachograph.node.ranks.conclusions.lags import is_late, lags
 from tachograph.node.ranks.conclusions.loss import first_to_lose
 from tachograph.node.ranks.conclusions.since import DATA, data_seconds, stragglers, waits_for_data
-from tachograph.node.ranks.conclusions.view import RunView, gauge
+from tachograph.node.ranks.conclusions.suspects import culprits
+from tachograph.node.ranks.conclusions.view import gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.redact import redact
@@ -107,30 +107,29 @@ class RunJudgement:
     ranks: tuple[RankJudgement, ...]
 
 
-def judge_runs(table: RankTable, now: float, wall: float, may_read: MayRead = lambda _: True) -> list[RunJudgement]:
+def judge_runs(table: RankTable, may_read: MayRead = lambda _: True) -> list[RunJudgement]:
     """Return what is concluded about each run with ranks here, by name; private texts only of whom `may_read` says."""
     groups = groupby(table.ranks(), key=lambda rank: rank.key[0])
-    return [_Run(run, list(ranks), table, now, wall).judged(may_read) for run, ranks in groups]
+    return [_Run(run, list(ranks), table).judged(may_read) for run, ranks in groups]
 
 
 class _Run:
     """The facts of a run that conclusions rest on, at one moment."""
 
-    def __init__(self, run: str, ranks: Sequence[Rank], table: RankTable, now: float, wall: float) -> None:
-        self.run, self.ranks, self.table, self.now, self.wall = run, ranks, table, now, wall
-        self.view = RunView(run, {rank: table.state_of(rank) for rank in ranks}, now, wall, table.site_limits)
-        self.since = table.since(run)
+    def __init__(self, run: str, ranks: Sequence[Rank], table: RankTable) -> None:
+        self.run, self.ranks, self.table = run, ranks, table
+        self.view, conclusions = table.concluded(run)
+        self.since, self.overdue = conclusions.since, conclusions.without_step(self.view)
+        self.now = self.view.now
         self.states, self.steps, self.waits = self.view.states, self.view.steps, self.view.waits
         self.running, self.step_seconds = self.view.running, self.view.step_seconds
         self.phases = {rank: rank.series.gauges.get(catalog.TRAIN_RECENT_PHASE.key, {}) for rank in self.running}
-        made = [rank.progress for rank in self.running if rank.progress is not None]
-        self.without_step = max(0.0, now - max(made)) if made else None
+        self.without_step = self.view.without_step if self.running else None
 
     def judged(self, may_read: MayRead) -> RunJudgement:
-        seconds, limit = self.without_step or 0.0, hangs_after(self.view)
-        is_hung = seconds > limit
+        seconds, is_hung = self.without_step or 0.0, self.overdue.is_hung
         is_quiet = any(rank.phase in QUIET_PHASES for rank in self.running)
-        is_overdue = is_hung or (seconds > self.view.hang_limit and not is_quiet)
+        is_overdue = is_hung or (self.overdue.seconds > 0 and not is_quiet)
         states = {*self.states.values(), *["hung"] * is_hung, *["overdue"] * is_overdue}
         saved = [rank.saved_at for rank in self.ranks if rank.saved_at is not None]
         of_saves = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_STEP.key)) is not None]
@@ -152,7 +151,7 @@ class _Run:
             saving_seconds=max(saving, default=None),
             checkpoint_seconds=None if not saved else max(0.0, self.now - max(saved)),
             checkpoint_step=max(of_saves, default=None),
-            hang_limit_seconds=limit,
+            hang_limit_seconds=self.overdue.limit,
             culprit=None if culprit is None else culprit.hello.rank,
             behind=behind,
             sentence=self._sentence(culprit, behind) if is_stalled else "",
@@ -238,16 +237,12 @@ class _Run:
 
     def _culprit(self) -> tuple[Rank | None, float]:
         """Return who holds the run up, as far as this node can tell, and by how many collectives it is behind."""
-        alive = self.view.alive
-        suspects = hang_suspects({rank: entered(rank) for rank in alive}, {rank: rank.phase for rank in alive})
-        if not suspects or is_crowd(len(suspects), len(alive)):
-            return None, 0.0
-        return max(suspects.items(), key=lambda item: item[1])
+        return max(culprits(self.view).items(), key=lambda item: item[1], default=(None, 0.0))
 
     def _sentence(self, culprit: Rank | None, behind: float) -> str:
         usually = "" if self.step_seconds is None else f", usually {duration(self.step_seconds)}"
         sentence = f"no step for {age(self.without_step)}{usually}; "
-        if culprit is not None:
+        if culprit is not None and len(self.view.alive) > 1:
             what = f"{plural(behind, 'collective')} behind the others here" if behind else "not where the others are"
             return f"{sentence}rank {culprit.key[1]} is {what}{self._doing(culprit, ',')}"
         if len(self.running) == 1:

@@ -16,8 +16,8 @@ from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
 from tachograph.node.peaks import dtype_of, peaks_of
 from tachograph.node.ranks.boxes import Boxes
+from tachograph.node.ranks.conclusions.run import RunConclusions
 from tachograph.node.ranks.conclusions.settings import tier_of
-from tachograph.node.ranks.conclusions.since import Since
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
 from tachograph.node.ranks.gpu_owners import GpuOwners
@@ -558,9 +558,10 @@ class RankTable:
             if of_run := [*(run.conclusions.samples(view) if view.states else ()), *sums]:
                 yield run.owner, of_run
 
-    def since(self, run: str) -> Since:
-        """Return what is remembered of a run that has ranks here."""
-        return self._runs[run].conclusions.since
+    def concluded(self, run: str) -> tuple[RunView, RunConclusions]:
+        """Return the facts of a run that has ranks here, at this moment, and what is concluded from them."""
+        found = self._runs[run]
+        return self._view(run, found), found.conclusions
 
     def _view(self, name: str, run: Run) -> RunView:
         states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}

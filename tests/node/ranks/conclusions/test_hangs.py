@@ -1,43 +1,16 @@
-"""Who is suspected of a hang, and after how long without a step there is one."""
+"""For how long a run may make no step: each case that the runbook of RunHung has under "Meaning"."""
 
 from __future__ import annotations
 
-from tachograph.node.ranks.conclusions.hangs import (
-    UNKNOWN,
-    UNMARKED,
-    collectives_behind,
-    hang_suspects,
-    is_crowd,
-    is_pause,
-    stopped_first,
-)
+from typing import Any
+
+import pytest
+
+from tachograph.node.ranks.conclusions.hangs import UNKNOWN, UNMARKED, is_pause, pauses
 
 
-def test_suspects() -> None:
-    """Of those not waiting, who stopped first or is behind; else who stopped first; else who does not wait."""
-    phases: dict[int, str | None] = {0: "backward", 1: "data", 2: "collective", 3: None}
-    assert hang_suspects({0: {"0": 1}, 1: {"0": 2}, 2: {"0": 3}}, phases) == {1: 1.0}
-    assert hang_suspects({0: {"0": 1}, 2: {"0": 3}}, phases) == {0: 2.0}
-    assert hang_suspects({}, phases) == {1: 0.0}
-    assert hang_suspects({}, dict.fromkeys(range(3), "data")) == {}
-    assert hang_suspects({}, {0: "data"}) == {}
-    assert collectives_behind({0: {"0": 9, "1": 4}, 1: {"0": 7}, 2: {}, 3: {"1": 1}}) == {1: 2, 3: 3}
-
-
-def test_who_waits_for_another_did_not_stop_first() -> None:
-    """Behind in one group, ahead in another: a victim. If all are, whoever the fewest are with; else nobody is one."""
-    chain = {0: {"a": 9, "c": 5}, 1: {"a": 8, "b": 5}, 2: {"b": 4, "c": 5}, 3: {"d": 7}}
-    assert collectives_behind(chain) == {1: 1, 2: 1}
-    assert stopped_first(chain) == {2: 1}
-    assert hang_suspects(chain, dict.fromkeys(chain, "other")) == {2: 1}
-    assert stopped_first({0: {"a": 9, "b": 4}, 1: {"a": 8, "b": 5}}) == {0: 1, 1: 1}
-    went_on = {0: {"all": 5, "a": 10}, 1: {"all": 5, "b": 10}, 2: {"all": 4, "a": 11}, 3: {"all": 5, "b": 10}}
-    assert stopped_first(went_on) == {2: 1}
-
-
-def test_many_suspects_are_a_crowd() -> None:
-    """More than eight, or more than half of the ranks."""
-    assert [is_crowd(*of) for of in ((1, 2), (2, 3), (8, 16), (9, 64), (1, 1))] == [False, True, False, True, False]
+def allowed(*phases: str, longest: float = 0.0, has_step: bool = True, has_saved: bool = True) -> dict[str, float]:
+    return pauses(phases, longest, has_step=has_step, has_saved=has_saved)
 
 
 def test_who_may_be_pausing() -> None:
@@ -46,3 +19,56 @@ def test_who_may_be_pausing() -> None:
         assert is_pause(phases)
     for phases in (["backward", "data", UNKNOWN], ["data", UNKNOWN], ["collective", UNMARKED]):
         assert not is_pause(phases)
+        assert allowed(*phases) == {}
+
+
+@pytest.mark.parametrize("phase", ["other", "checkpoint", "eval", "init"])
+def test_five_minutes_if_a_rank_pauses(phase: str) -> None:
+    """Half an hour if most ranks of the run do, which only the rules can tell."""
+    assert allowed("backward", "collective", phase) == {"some_pause": 300, "most_pause": 1800}
+
+
+def test_five_minutes_if_no_rank_waits() -> None:
+    """As in a compilation; half an hour if most are in saves that are stuck, as nobody waits for them."""
+    assert allowed("forward", "forward", UNMARKED) == {"none_waits": 300}
+    assert allowed("stuck_save", "stuck_save", "data") == {"none_waits": 1800}
+
+
+def test_a_quarter_of_an_hour_in_a_first_save() -> None:
+    """Before any save of the run is known."""
+    assert allowed("collective", "checkpoint", has_saved=False)["some_pause"] == 900
+    assert allowed("collective", "eval", has_saved=False)["some_pause"] == 300
+
+
+def test_three_times_the_longest_pause() -> None:
+    """Of six hours, and no more than half an hour."""
+    assert [allowed("other", longest=longest)["some_pause"] for longest in (90, 200, 700)] == [300, 600, 1800]
+    assert allowed("forward", longest=200) == {"none_waits": 600}
+    assert allowed("checkpoint", longest=200, has_saved=False)["some_pause"] == 900
+
+
+def test_half_an_hour_if_the_usual_step_is_not_known() -> None:
+    """The first ones compile."""
+    assert allowed("forward", has_step=False) == {"none_waits": 1800}
+
+
+def test_no_time_for_a_save_that_is_stuck() -> None:
+    """If ranks wait for it, and no other rank pauses."""
+    assert allowed("backward", "stuck_save") == {}
+
+
+def test_a_node_says_how_long_an_overdue_run_may_pause(node: Any) -> None:
+    """Beside three usual steps, and no less than the limit of a hang: tachograph_run_pause_limit_seconds."""
+    for rank in range(4):
+        node.says(rank, "backward", made=0, steps_total=10, recent_step_seconds=1.0)
+    node.says(3, "eval", made=0, recent_step_seconds=1.0)
+    node.turn(18, *range(4))
+    assert node.told("pause_limit_seconds") == {}
+    node.turn(1, *range(4))
+    assert node.told("pause_limit_seconds") == {
+        ("pause_limit_seconds", "some_pause"): 303,
+        ("pause_limit_seconds", "most_pause"): 1803,
+    }
+    node.says(0, "backward", threshold={"hang_seconds": 500.0}, recent_step_seconds=1.0)
+    node.turn(485, *range(4))
+    assert node.told("pause_limit_seconds")["pause_limit_seconds", "some_pause"] == 503

@@ -9,7 +9,7 @@ import pytest
 from tachograph.node.ranks.frames import Bye
 
 EVIDENCE = (
-    "overdue_ranks", "longest_pause_seconds", "hang_still_seconds", "hang_enqueued", "hang_suspect_seconds",
+    "overdue_ranks", "pause_limit_seconds", "hang_still_seconds", "hang_enqueued", "hang_suspect_seconds",
     "hang_suspect_enqueued", "overdue_line_ranks",
 )  # fmt: skip
 
@@ -52,14 +52,15 @@ def test_a_run_is_overdue_after_its_limit(hung: Any) -> None:
 
 
 def test_the_longest_pause_is_remembered_for_six_hours(hung: Any) -> None:
-    """As long as it took, and shown while the next one lasts: tachograph_run_longest_pause_seconds."""
-    hung.turn(30, *range(4))
-    waiting(hung, 3)
+    """The next one may last three times as long, beside three steps."""
+    hung.turn(182, *range(4))
+    waiting(hung, 4)
+    hung.says(3, "other", 0, made=0, recent_step_seconds=1.0)
     hung.turn(19, *range(4))
-    assert hung.value("longest_pause_seconds") == 48
+    assert hung.told("pause_limit_seconds")["pause_limit_seconds", "some_pause"] == 603
     hung.hand.now += 6 * 3600
     hung.turn(1, *range(4))
-    assert hung.value("longest_pause_seconds") is None
+    assert hung.told("pause_limit_seconds")["pause_limit_seconds", "some_pause"] == 303
 
 
 def test_after_a_pause_the_run_has_its_limit_again(hung: Any) -> None:

@@ -98,6 +98,11 @@ class Ends:
         yield from self._over(view)
         yield from self._attempts.samples(view)
 
+    def told_seconds(self, view: RunView) -> float | None:
+        """Return for how long ranks have been gone that were asked to end; None where none was."""
+        told = self._of(("told",))
+        return view.now - told[0].at if told else None
+
     def _withdraw(self, rank: Rank, view: RunView) -> None:
         """Forget the end of a process that is there after all, or that finished, as its exit code says later."""
         if (rank.hello.rank, rank.began) in self._ends and view.states[rank] != "failed":

@@ -1,88 +1,23 @@
-"""Whether the run is overdue here, and the evidence of who holds it up, which is shown only then.
+"""Whether the run hangs: how long it has made no step, how long it may, and the evidence, which is shown only then.
 
-The rules put the nodes' evidence together: a grace period is given for what ranks of any node do.
+How long it may go without a step depends on what its ranks do. A node says what follows from its own; the rules take
+the node that allows most: run:hung_seconds:min.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
-from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS, is_bystander
+from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS
+from tachograph.node.ranks.conclusions.suspects import entered, evidence, left, members, of_the_hang, per_step
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.rank import Rank, wall_of
 from tachograph.node.samples import Sample
 
-K = TypeVar("K", bound=Hashable)
-
-
-def collectives_behind(entered: Mapping[K, Mapping[str, float]]) -> dict[K, float]:
-    """Return how many collectives each rank is behind, given the last one it entered by process group."""
-    furthest: dict[str, float] = {}
-    for groups in entered.values():
-        for group, number in groups.items():
-            furthest[group] = max(number, furthest.get(group, number))
-    gaps = {
-        rank: max((furthest[group] - number for group, number in groups.items()), default=0.0)
-        for rank, groups in entered.items()
-    }
-    return {rank: gap for rank, gap in gaps.items() if gap > 0}
-
-
-def stopped_first(entered: Mapping[K, Mapping[str, float]]) -> dict[K, float]:
-    """Return how many collectives those are behind who stopped first.
-
-    All ranks enter their collectives in the order of one program. So whoever is behind in one group and ahead of
-    somebody in another waits itself, for that one. If everybody behind is ahead somewhere, a rank has left out a
-    collective and gone on: those behind in a group in which most are not, else all.
-    """
-    behind = collectives_behind(entered)
-    numbers: dict[str, list[float]] = {}
-    for groups in entered.values():
-        for group, number in groups.items():
-            numbers.setdefault(group, []).append(number)
-    last = {group: min(each) for group, each in numbers.items()}
-    most_came = {group for group, each in numbers.items() if 2 * sum(number < max(each) for number in each) < len(each)}
-    first = {
-        rank: gap
-        for rank, gap in behind.items()
-        if all(number == last[group] for group, number in entered[rank].items())
-    }
-    left_out = {
-        rank: gap
-        for rank, gap in behind.items()
-        if any(number < max(numbers[group]) for group, number in entered[rank].items() if group in most_came)
-    }
-    return first or left_out or behind
-
-
-def hang_suspects(entered: Mapping[K, Mapping[str, float]], phases: Mapping[K, str | None]) -> dict[K, float]:
-    """Return who may hold a hung run up, with how many collectives they are behind, as far as one node can tell.
-
-    Of those not waiting, who stopped first, else who is behind; else who stopped first; else those not waiting while
-    others are.
-    """
-    behind, first = collectives_behind(entered), stopped_first(entered)
-    elsewhere = [rank for rank, phase in phases.items() if phase and phase not in diagnosis.WAITING_PHASES]
-    alone = elsewhere if len(elsewhere) < len(phases) else []
-    return (
-        {rank: first[rank] for rank in elsewhere if rank in first}
-        or {rank: behind[rank] for rank in elsewhere if rank in behind}
-        or first
-        or dict.fromkeys(alone, 0.0)
-    )
-
-
-def is_crowd(suspects: int, ranks: int) -> bool:
-    """Return whether so many suspects of so many ranks are too many to blame."""
-    return suspects > diagnosis.CROWD or 2 * suspects > max(ranks, 2)
-
-
-COUNTABLE = 2.0**53
-"""Beyond it a float skips whole numbers: a sequence number there was never counted."""
 START_SECONDS = 180.0
 """Before the first step, evidence is shown once no rank has moved on for so long."""
 PAUSE_MEMORY_SECONDS = 6 * 3600.0
@@ -91,31 +26,63 @@ KNOWN_SAVES, SAVE_FACTOR = 3, 5.0
 """Once so many saves are known, one is stuck beyond so many times the longest. NVIDIA's resiliency extension has that
 factor: its timeouts are 5 times the longest interval that it has seen (`safety_factor`)."""
 
+MOST_PAUSE, SOME_PAUSE, NONE_WAITS = catalog.PAUSES
+LONG_PAUSE_SECONDS = 1800.0
+"""Most ranks start, save or evaluate; or half have finished and the others wait for nobody: an upload after the end."""
+FIRST_SAVE_SECONDS = 900.0
+"""One rank saves for the first time, which nobody knows the length of."""
+PAUSE_SECONDS = 300.0
+"""A rank is outside of every phase, saves or evaluates; or no rank waits for others: a compilation."""
+PAUSE_FACTOR = 3.0
+"""A pause may last so many times the longest of six hours, but no more than a long one."""
+QUIET = (*diagnosis.QUIET_PHASES, STUCK_SAVE)
+
+
+class TimeWithoutStep(NamedTuple):
+    """For how many seconds a run is overdue, 0 before that, and after how many it hangs.
+
+    `is_hung` says whether it does, as far as one node can tell.
+    """
+
+    seconds: float
+    limit: float
+    is_hung: bool
+
 
 def is_pause(phases: Collection[str]) -> bool:
     """Return whether ranks that do this may be pausing: one is outside a step's phases, or none waits for others."""
-    pausing, waiting = {*diagnosis.QUIET_PHASES, "other"}, {*diagnosis.WAITING_PHASES, UNKNOWN}
-    return not pausing.isdisjoint(phases) or waiting.isdisjoint(phases)
+    return _some_pause(phases) or _none_waits(phases)
 
 
-def hangs_after(view: RunView) -> float:
-    """Return after how many seconds without a step the run hangs, as far as one node can tell.
+def _some_pause(phases: Collection[str]) -> bool:
+    return not {*diagnosis.QUIET_PHASES, "other"}.isdisjoint(phases)
 
-    Its limit; beside three steps half an hour where most start, save or evaluate, or the usual step is not known, and
-    five minutes where ranks may pause. The rules know more: run:hang_grace_seconds:max.
+
+def _none_waits(phases: Collection[str]) -> bool:
+    return {*diagnosis.WAITING_PHASES, UNKNOWN}.isdisjoint(phases)
+
+
+def _are_quiet(phases: Sequence[str]) -> bool:
+    return 2 * sum(phase in QUIET for phase in phases) > len(phases)
+
+
+def _are_left(phases: Sequence[str], gone: int) -> bool:
+    """Return whether half have finished, and the others wait for nobody."""
+    return gone >= len(phases) and {*diagnosis.QUIET_PHASES, "other"}.issuperset(phases)
+
+
+def pauses(phases: Sequence[str], longest: float, *, has_step: bool, has_saved: bool) -> dict[str, float]:
+    """Return how long ranks that do this may pause, beside three usual steps: what holds in each of catalog.PAUSES.
+
+    `longest` is the longest pause so far. While the usual step is not known, every pause may be a long one.
     """
-    phases = [stands_in(rank, view) for rank in members(view)]
-    is_quiet = 2 * sum(phase in (*diagnosis.QUIET_PHASES, STUCK_SAVE) for phase in phases) > len(phases)
-    grace = diagnosis.PAUSE_SECONDS if is_pause(phases) else 0.0
-    if view.step_seconds is None or (grace and is_quiet):
-        grace = diagnosis.FIRST_STEPS_SECONDS
-    return max(view.hang_limit, grace + diagnosis.HANG_STEPS * (view.step_seconds or 0.0))
-
-
-def entered(rank: Rank) -> dict[str, float]:
-    """Return the last collective that a rank entered, by process group."""
-    numbers = rank.series.gauges.get(catalog.TRAIN_COLLECTIVE_ENQUEUED.key, {})
-    return {group: number for group, number in numbers.items() if 0 <= number <= COUNTABLE}
+    seconds = FIRST_SAVE_SECONDS if "checkpoint" in phases and not has_saved else PAUSE_SECONDS
+    seconds = max(seconds, min(PAUSE_FACTOR * longest, LONG_PAUSE_SECONDS)) if has_step else LONG_PAUSE_SECONDS
+    if _some_pause(phases):
+        return {MOST_PAUSE: LONG_PAUSE_SECONDS, SOME_PAUSE: seconds}
+    if _none_waits(phases):
+        return {NONE_WAITS: LONG_PAUSE_SECONDS if _are_quiet(phases) else seconds}
+    return {}
 
 
 def doing(rank: Rank) -> str:
@@ -172,6 +139,30 @@ class Hang:
         if furthest != self._entered or not furthest:
             self._entered, self._moved = furthest, view.now
 
+    def without_step(self, view: RunView, told_seconds: float | None = None) -> TimeWithoutStep:
+        """Return what this node makes of a run without a step; ranks were asked to end `told_seconds` ago, if any.
+
+        The same as the rules where the run has no other nodes.
+        """
+        self.look(view)
+        ranks = members(view)
+        is_told = told_seconds is not None and told_seconds < diagnosis.TOLD_SECONDS
+        is_apart = any(of_the_hang(ranks).values())
+        if view.without_step is None:
+            limit = diagnosis.FIRST_STEPS_APART_SECONDS if is_apart else diagnosis.FIRST_STEPS_SECONDS
+            stalled = _start_stalled_seconds(ranks, view)
+            return TimeWithoutStep(0.0, limit, stalled > limit)
+        phases = [stands_in(rank, view) for rank in ranks]
+        may = self._pauses_of(phases, view)
+        is_stuck = is_apart and view.now - self._moved > diagnosis.STILL_SECONDS
+        if is_stuck or not (_are_quiet(phases) or _are_left(phases, len(left(view)))):
+            may.pop(MOST_PAUSE, None)
+        if is_apart:
+            may.pop(NONE_WAITS, None)
+        limit = max([view.hang_limit, *may.values()])
+        seconds = self._overdue_seconds(ranks, view)
+        return TimeWithoutStep(seconds, limit, seconds > limit and not is_told)
+
     def samples(self, view: RunView) -> Iterator[Sample]:
         """Yield who has finished, whether the run is overdue, and the evidence if it is."""
         finished = sorted((rank for rank in view.states if rank.outcome == "finished"), key=lambda rank: -rank.ended_at)
@@ -182,7 +173,7 @@ class Hang:
         if not ranks:
             return
         if view.without_step is None:
-            seconds = min(_standing_seconds(rank, view) for rank in ranks)
+            seconds = _start_stalled_seconds(ranks, view)
             limit = view.limit("hang_seconds")
             yield Sample(catalog.RUN_START_STALLED, (view.run,), seconds if seconds > limit else 0.0)
             is_shown = seconds > START_SECONDS
@@ -206,54 +197,51 @@ class Hang:
             return 0.0
         return seconds
 
+    def _pauses_of(self, phases: Sequence[str], view: RunView) -> dict[str, float]:
+        """Return for how long the run may make no step while it pauses, if it does."""
+        longest = max((seconds for _, seconds in self._pauses), default=0.0)
+        has_saved = any(rank.saved_at is not None or rank.saves.count for rank in view.states)
+        has_step = view.step_seconds is not None
+        found = pauses(phases, longest, has_step=has_step, has_saved=has_saved)
+        steps = diagnosis.HANG_STEPS * (view.step_seconds or 0.0)
+        return {when: max(view.hang_limit, seconds + steps) for when, seconds in found.items()}
+
     def _evidence(self, ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
-        for phase, count in sorted(Counter(stands_in(rank, view) for rank in ranks).items()):
+        phases = [stands_in(rank, view) for rank in ranks]
+        for phase, count in sorted(Counter(phases).items()):
             yield Sample(catalog.RUN_OVERDUE_RANKS, (view.run, phase), count)
         lines = Counter(rank.where.partition(", in ")[0] for rank in ranks if rank.where)
         if lines:
             line = min(lines, key=lambda line: (-lines[line], line))
             yield Sample(catalog.RUN_OVERDUE_LINE, (view.run, line), lines[line])
-        if self._pauses:
-            longest = max(seconds for _, seconds in self._pauses)
-            yield Sample(catalog.RUN_LONGEST_PAUSE, (view.run,), longest)
+        if view.without_step is not None:
+            for when, seconds in self._pauses_of(phases, view).items():
+                yield Sample(catalog.RUN_PAUSE_LIMIT, (view.run, when), seconds)
         yield Sample(catalog.RUN_HANG_STILL, (view.run,), view.now - self._moved)
-        groups: dict[str, list[tuple[float, float]]] = {}
-        for rank in ranks:
-            steps = max(rank.series.total(catalog.TRAIN_STEPS.key) or 0.0, 1.0)
-            for group, number in entered(rank).items():
-                groups.setdefault(group, []).append((number, number / steps))
-        for group, numbers in sorted(groups.items()):
-            figures = {
-                "furthest": max(number for number, _ in numbers),
-                "least": min(number for number, _ in numbers),
-                "per_step": max(per_step for _, per_step in numbers),
-            }
-            for figure, value in figures.items():
-                yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure), value)
-        for rank, why in suspects(ranks).items():
+        yield from _collectives(ranks, view)
+        for rank, why in evidence(ranks, left(view)).items():
             named = (view.run, *seat(rank))
-            evidence = rank.phase or UNKNOWN, why, rank.pid, rank.where
-            yield Sample(catalog.RUN_HANG_SUSPECT, (*named, *evidence), rank.phase_seconds(view.now) or 0.0)
+            of_rank = rank.phase or UNKNOWN, why, rank.pid, rank.where
+            yield Sample(catalog.RUN_HANG_SUSPECT, (*named, *of_rank), rank.phase_seconds(view.now) or 0.0)
             for group, number in sorted(entered(rank).items()):
                 yield Sample(catalog.RUN_HANG_SUSPECT_ENQUEUED, (*named, group), number)
 
 
-def suspects(ranks: Collection[Rank]) -> dict[Rank, str]:
-    """Return who may hold the run up, and why: `elsewhere` than waiting for others, or `behind` the others here.
+def _collectives(ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
+    """Yield how far the first and the last rank are in each process group, and how many collectives make a step."""
+    numbers: dict[str, list[float]] = {}
+    for rank in ranks:
+        for group, number in entered(rank).items():
+            numbers.setdefault(group, []).append(number)
+    most: Mapping[str, float] = per_step(ranks)
+    for group, each in sorted(numbers.items()):
+        for figure, value in (("furthest", max(each)), ("least", min(each)), ("per_step", most[group])):
+            yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure), value)
 
-    Where there is nobody, the first rank stands for all: `example`. They are as many as make a crowd, at most.
-    """
-    stopped = stopped_first({rank: entered(rank) for rank in ranks})
-    found = {rank: "elsewhere" for rank in ranks if rank.phase and rank.phase not in diagnosis.WAITING_PHASES}
-    found |= {rank: "behind" for rank in stopped if rank not in found}
-    found = found or {next(iter(ranks)): "example"}
-    first = sorted(found, key=lambda rank: (rank not in stopped, rank.hello.rank))
-    return {rank: found[rank] for rank in first[: diagnosis.CROWD + 1]}
 
-
-def members(view: RunView) -> list[Rank]:
-    """Return the living who take part in the run's steps."""
-    return [rank for rank in view.alive if not is_bystander(rank, view)]
+def _start_stalled_seconds(ranks: Collection[Rank], view: RunView) -> float:
+    """Return for how long no rank of a run without a step has changed its phase."""
+    return min((_standing_seconds(rank, view) for rank in ranks), default=0.0)
 
 
 def _standing_seconds(rank: Rank, view: RunView) -> float:

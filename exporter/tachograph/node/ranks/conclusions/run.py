@@ -12,7 +12,7 @@ from tachograph.node.ranks.conclusions.data_wait import DataWait
 from tachograph.node.ranks.conclusions.ends import Ends
 from tachograph.node.ranks.conclusions.frozen import frozen
 from tachograph.node.ranks.conclusions.gradients import Gradients
-from tachograph.node.ranks.conclusions.hangs import Hang
+from tachograph.node.ranks.conclusions.hangs import Hang, TimeWithoutStep
 from tachograph.node.ranks.conclusions.invariants import RunInvariants
 from tachograph.node.ranks.conclusions.learning_rate import LearningRate
 from tachograph.node.ranks.conclusions.loss import RunLoss
@@ -52,15 +52,16 @@ class RunConclusions:
     def __init__(self) -> None:
         makeup = Makeup()
         self.since = Since()
+        self._hang, self._ends = Hang(), Ends()
         self._subjects: tuple[Subject, ...] = (
             RunPace(),
-            Hang(),
+            self._hang,
             RunSaves(),
             makeup,
             RunWork(),
             Speed(makeup),
             DataWait(),
-            Ends(),
+            self._ends,
             RunLoss(),
             Gradients(),
             LearningRate(),
@@ -77,6 +78,10 @@ class RunConclusions:
         """Note what is to be remembered of this moment."""
         for subject in self._subjects:
             subject.look(view)
+
+    def without_step(self, view: RunView) -> TimeWithoutStep:
+        """Return what this node makes of the time that the run has made no step."""
+        return self._hang.without_step(view, self._ends.told_seconds(view))
 
     def samples(self, view: RunView) -> Iterator[Sample]:
         """Look, and yield what is concluded."""
