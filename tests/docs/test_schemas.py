@@ -25,7 +25,6 @@ from tachograph.node.judgement.node import VERSION as NODE_VERSION
 from tachograph.preflight.command import CHECKS
 from tachograph.signatures.table import CATEGORIES, ROLES
 from tachograph.top.overview import CONDITIONS, WEIGHTS
-from tachograph.triage.elsewhere import NAMED_BY_LOGS
 from tachograph.triage.modes import MODES
 from tests.schemas import SCHEMAS, conforms, validator
 from tools.debian.help_texts import helps
@@ -40,7 +39,7 @@ CULPRITS = {
     *(findings.HOST, findings.GPU, findings.NO_DUMP, findings.SLOW, findings.FAILED),
     *(mismatch.SKIPPED, mismatch.ORDER, mismatch.EXTRA, mismatch.TYPE, mismatch.SIZE, mismatch.DTYPE),
 }
-TRIAGED = {kind.category for kind in KINDS} | NAMED_BY_LOGS | {"none"}
+TRIAGED = {kind.category for kind in KINDS} | set(CATEGORIES) | {"none"}
 
 
 def test_every_command_with_json_has_a_schema() -> None:

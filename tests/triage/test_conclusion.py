@@ -128,7 +128,7 @@ def test_communication_with_its_nodes_and_ports() -> None:
         speed_loss=[({"unit": "mfu"}, 0.37)],
     )
     assert found.finding.words == (
-        "communication: collectives are slow, 2 nodes behind what they share: node-0, node-1; NIC errors rising on 1 "
+        "network: collectives are slow, 2 nodes behind what they share: node-0, node-1; NIC errors rising on 1 "
         "of them (symbol)"
     )
     assert found.lost_share == 0.37
@@ -145,7 +145,7 @@ def test_a_hang_without_a_culprit() -> None:
     """Where ranks are missing, it is they; where none stands out, what all share."""
     standing = [({"__name__": "run:overdue_seconds:min"}, 90.0), ({"__name__": "run:progress_age_seconds:min"}, 90.0)]
     hung = triage(alert("RunHung"), figures=standing)
-    assert (hung.finding.category, hung.lost_share) == ("communication", 1.0)
+    assert (hung.finding.category, hung.lost_share) == ("network", 1.0)
     missing = [*standing, ({"__name__": "run:ranks_missing:count"}, 1.0)]
     assert said(alert("RunHung"), figures=missing)[1] == "software"
     unseen = [({"instance": "node-1"}, 100.0)]

@@ -10,7 +10,7 @@ import yaml
 
 from tachograph.__main__ import COMMANDS
 from tachograph.catalog.node import KERNEL_EVENT_KINDS
-from tachograph.catalog.rank import END_REASONS
+from tachograph.catalog.rank import CATEGORY_OF_REASON, FAILURE_CATEGORIES, FAILURE_REASONS
 from tachograph.findings.kinds import CATEGORIES, KINDS, ORDER
 from tachograph.triage import refinements
 from tachograph.triage.modes import MODES, WASTED, next_commands
@@ -28,10 +28,11 @@ def test_rows_name_what_there_is() -> None:
     assert {kind.question for kind in KINDS} <= questions
     assert {kind.category for kind in KINDS} <= set(CATEGORIES)
     assert {kind.mode for kind in KINDS} | refinements.BRANCHES.keys() | WASTED <= MODES.keys()
-    for category, mode in (*refinements.KERNEL_KINDS.values(), *refinements.REASONS.values()):
+    for category, mode in refinements.KERNEL_KINDS.values():
         assert category in CATEGORIES
         assert mode in {"", *MODES}
-    assert refinements.REASONS.keys() <= set(END_REASONS)
+    assert CATEGORY_OF_REASON.keys() == set(FAILURE_REASONS)
+    assert set(CATEGORY_OF_REASON.values()) < set(FAILURE_CATEGORIES)
     assert refinements.KERNEL_KINDS.keys() <= set(KERNEL_EVENT_KINDS)
 
 

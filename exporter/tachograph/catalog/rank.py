@@ -91,7 +91,21 @@ END_REASONS = ("finished", "died", *FAILURE_REASONS)
 FAILURE_CATEGORIES = (
     "out_of_memory", "network", "numerical", "hardware", "data", "storage", "software", "preemption", "configuration",
 )  # fmt: skip
-"""What a failure is by its words, as the table of signatures classifies them (docs/logs.md)."""
+"""Where the cause of a failure lies, as the table of signatures classifies its words (docs/logs.md)."""
+
+CATEGORY_OF_REASON: Mapping[str, str] = MappingProxyType(
+    {
+        "oom": "out_of_memory",
+        "nonfinite": "numerical",
+        "collective": "network",
+        "data": "data",
+        "terminated": "preemption",
+        "interrupted": "preemption",
+        EXIT_CODE: "software",
+        "exception": "software",
+    }
+)
+"""The category of a failure of which nothing but its reason is known."""
 
 MISUSES = (
     "unknown_name", "wrong_type", "unknown_phase", "unknown_tier", "unknown_threshold", "no_steps", "too_late",

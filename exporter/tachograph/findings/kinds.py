@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tachograph.catalog.rank import FAILURE_CATEGORIES
+
 ALIVE, STARTED, PROGRESS, NUMBERS, LEARNING = "alive", "started", "progress", "numbers", "learning"
 SPEED, DATA, NETWORK, MEMORY = "speed", "data", "network", "memory"
 CHECKPOINTS, HARDWARE, WATCHED = "checkpoints", "hardware", "watched"
@@ -17,11 +19,8 @@ CHECKPOINTS, HARDWARE, WATCHED = "checkpoints", "hardware", "watched"
 SEVERITIES: Mapping[str, str] = {"critical": "page", "warning": "ticket", "info": "info"}
 """The severities of alerts, the worst first, and what each is here."""
 
-CATEGORIES = (
-    "hardware", "communication", "data", "storage", "out_of_memory", "numerical", "learning", "compute", "software",
-    "preemption", "configuration", "monitoring", "none",
-)  # fmt: skip
-"""Where the cause lies, and so who looks: those of `tachograph logs`, and a few that no log shows."""
+CATEGORIES = (*FAILURE_CATEGORIES, "learning", "compute", "monitoring", "none")
+"""Where the cause lies, and so who looks: the categories of failures, and a few that no failure shows."""
 
 RUNBOOKS = "https://github.com/tachograph/tachograph/blob/main/runbooks"
 
@@ -56,7 +55,7 @@ KINDS = (
     Kind("GpuHung", HARDWARE, "hardware", "gpu_fault"),
     Kind("GpuEccUncorrected", HARDWARE, "hardware", "gpu_fault"),
     Kind("GpuRecoveryNeeded", HARDWARE, "hardware", "gpu_fault"),
-    Kind("NicLinkDown", NETWORK, "communication", "link_down"),
+    Kind("NicLinkDown", NETWORK, "network", "link_down"),
     Kind("RestartLoop", ALIVE, "software", "restart_loop", restart=True),
     Kind("RankDead", ALIVE, "software", "rank_died", restart=True, failure=True),
     Kind("LossNotFinite", NUMBERS, "numerical", "not_finite", failure=True, shown_with_loss=True),
@@ -65,7 +64,7 @@ KINDS = (
     Kind("RankFailed", ALIVE, "software", "rank_failed", restart=True, failure=True),
     Kind("RankFrozen", ALIVE, "software", "frozen", restart=True, failure=True),
     Kind("StorageSlow", DATA, "storage", "storage_slow"),
-    Kind("RunHung", PROGRESS, "communication", "communication_stall", restart=True, failure=True),
+    Kind("RunHung", PROGRESS, "network", "communication_stall", restart=True, failure=True),
     Kind("InvariantBroken", NUMBERS, "software", "ranks_differ"),
     Kind("RunDown", ALIVE, "software", "run_down", restart=True),
     Kind("LossSpikeNotRecovering", LEARNING, "learning", "divergence", shown_with_loss=True),
@@ -80,7 +79,7 @@ KINDS = (
     Kind("RankStepDesync", PROGRESS, "software", "ranks_differ"),
     Kind("RunNotRequeued", ALIVE, "preemption", "not_requeued", restart=True),
     Kind("RunEndedEarly", ALIVE, "software", "ended_early"),
-    Kind("CollectiveSlow", NETWORK, "communication", "slow_collectives"),
+    Kind("CollectiveSlow", NETWORK, "network", "slow_collectives"),
     Kind("RunStaysSlow", SPEED, "compute", "slow_steps"),
     Kind("MfuDeclining", SPEED, "compute", "decline"),
     Kind("ThroughputDeclining", SPEED, "compute", "decline"),
@@ -110,8 +109,8 @@ KINDS = (
     Kind("GpuFabricDegraded", HARDWARE, "hardware", "gpu_link"),
     Kind("NodeRepeatedlyBlamed", HARDWARE, "hardware", "repeated"),
     Kind("NodeGpuMissing", HARDWARE, "hardware", "gpu_missing"),
-    Kind("NicErrorsRising", NETWORK, "communication", "link_errors"),
-    Kind("NicRateReduced", NETWORK, "communication", "link_errors"),
+    Kind("NicErrorsRising", NETWORK, "network", "link_errors"),
+    Kind("NicRateReduced", NETWORK, "network", "link_errors"),
     Kind("GoodputLow", SPEED, "compute", "goodput", restart=True),
     Kind("GpuIdleInRun", SPEED, "compute", "idle_gpus", restart=True),
     Kind("RunNameShared", WATCHED, "configuration", "name_shared"),

@@ -12,6 +12,7 @@ from tachograph import humanize
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.text import lines_of, who
 from tachograph.blackbox.verdict import analyze
+from tachograph.catalog.rank import FAILURE_CATEGORIES
 from tachograph.collect import collect, exporters
 from tachograph.prometheus_api import Prometheus, PrometheusError
 from tachograph.server_address import exporter_url
@@ -37,12 +38,6 @@ MARKS: Mapping[str, tuple[str, str]] = {
     "straggler": ("compute", "straggler"),
 }
 """The same by the mark of a rank of a run that runs."""
-
-CATEGORY_OF_LOGS: Mapping[str, str] = {"network": "communication"}
-"""The categories of `tachograph logs` that have another name here."""
-
-NAMED_BY_LOGS = frozenset({"out_of_memory", "communication", "numerical", "hardware", "data", "storage", "preemption",
-                           "configuration", "software"})  # fmt: skip
 
 ENDED = frozenset({"rank_died", "rank_failed", "run_down", "restart_loop", "out_of_memory", "killed_together",
                    "ended_early", "ended", "no_data", "communication_stall"})  # fmt: skip
@@ -189,8 +184,8 @@ def add_logs(found: Triage, paths: Sequence[str]) -> None:
     rank = "" if root.rank is None else f"rank {root.rank}: "
     evidence = (f"{rank}{root.line}", f"{root.file}, line {root.line_number}: {root.cause}")
     found.answers = (*found.answers, QuestionAnswer("logs", "Are its logs clean?", "no", evidence))
-    category = CATEGORY_OF_LOGS.get(root.category, root.category)
-    if category not in NAMED_BY_LOGS or found.finding.mode not in ENDED:
+    category = root.category
+    if category not in FAILURE_CATEGORIES or found.finding.mode not in ENDED:
         return
     before = found.finding
     mode = "out_of_memory" if category == "out_of_memory" and before.mode != "restart_loop" else before.mode

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tachograph import humanize
+from tachograph.catalog.rank import CATEGORY_OF_REASON
 from tachograph.findings.kinds import NORM_VANISHED, RANK_DEAD, RANK_FAILED, RESTART_LOOP, RUN_DOWN
 from tachograph.triage.facts import Facts, FiringKind
 from tachograph.triage.findings import MOST_NAMED, TriageFinding, all_named, found_by, named
@@ -24,20 +25,11 @@ KERNEL_KINDS: Mapping[str, tuple[str, str]] = {
     "memory_failure": ("hardware", ""),
     "gpu_init": ("hardware", "gpu_fault"),
     "nvswitch": ("hardware", "gpu_fault"),
-    "mlx5": ("communication", ""),
+    "mlx5": ("network", ""),
     "hung_task": ("storage", ""),
     "lockup": ("hardware", ""),
 }
 """The cause behind a message of the kernel: a category, and a mode where it is another one (docs/kernel.md)."""
-
-REASONS: Mapping[str, tuple[str, str]] = {
-    "oom": ("out_of_memory", "out_of_memory"),
-    "collective": ("communication", ""),
-    "data": ("data", ""),
-    "nonfinite": ("numerical", ""),
-    "terminated": ("preemption", ""),
-}
-"""The same of the reason of a rank's end, as its exporter gives it."""
 
 STALLED_IN: Mapping[str, str] = {"data": "data", "checkpoint": "storage", "init": "configuration"}
 """Where the cause of a hang lies, by the phase of the rank that holds it up."""
@@ -71,9 +63,10 @@ def _ended(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFi
     own = [one for one in facts.first_ends if one.labels.get("rank") in finding.ranks] or list(facts.first_ends)
     reasons = list(dict.fromkeys(one.labels.get("reason", "") for one in own))
     ranks, nodes, mode, category, said = finding.ranks, finding.nodes, finding.mode, finding.category, ""
-    if reason := next((one for one in reasons if one in REASONS), ""):
-        category, other = REASONS[reason]
-        mode = other if other and mode != "restart_loop" else mode
+    categories = [CATEGORY_OF_REASON[one] for one in reasons if one in CATEGORY_OF_REASON]
+    category = next((one for one in categories if one != "software"), category)
+    if category == "out_of_memory" and mode != "restart_loop":
+        mode = "out_of_memory"
     said_there = [one for one in facts.rows("kernel") if not nodes or one.labels.get("instance") in nodes]
     for message in said_there if firing.kind is not RANK_FAILED else ():
         category, other = KERNEL_KINDS.get(message.labels.get("kind", ""), (category, ""))
@@ -163,14 +156,14 @@ def _slow(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFin
     if cause == "communication":
         errors = [node for node in facts.named("nic_error_rate", "instance") if node in nodes]
         kinds = humanize.listed([kind.replace("_", " ") for kind in facts.named("nic_errors", "error")], 3)
-        words = "communication: collectives are slow"
+        words = "network: collectives are slow"
         if nodes:
             words += (
                 f", {humanize.plural(len(nodes), 'node')} behind what they share: {humanize.listed(nodes, MOST_NAMED)}"
             )
         if errors:
             words += f"; NIC errors rising on {len(errors)} of them ({kinds})"
-        return replace(finding, category="communication", mode="slow_collectives", words=words, nodes=nodes)
+        return replace(finding, category="network", mode="slow_collectives", words=words, nodes=nodes)
     if cause == "data":
         return replace(finding, category="data", mode="data_stall")
     return replace(

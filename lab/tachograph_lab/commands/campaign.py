@@ -19,7 +19,7 @@ from tachograph_lab import binaries
 from tachograph_lab.commands.parser import LabParser, at_least_one
 from tachograph_lab.replay.batch import Outcome, replay_all
 from tachograph_lab.replay.verdict import NOBODY
-from tachograph_lab.scenario import ScenarioError, random_scenario
+from tachograph_lab.scenario import Scenario, ScenarioError, random_scenario, random_seams
 from tachograph_lab.scenario.checks import check
 
 MOST_RANKS = max(nodes * gpus for nodes, gpus in random_scenario.SHAPES)
@@ -103,14 +103,20 @@ def _incident(outcome: Outcome) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a campaign; return the exit status."""
     options = _parse(arguments)
+
+    def drawn(number: int) -> Scenario:
+        if options.seams:
+            return random_seams.generate(number, options.seed)
+        return random_scenario.generate(number, options.seed, options.field)
+
     if options.only is None:
-        drawn = (random_scenario.generate(number, options.seed, options.field) for number in count())
-        scenarios = list(islice((one for one in drawn if one.fleet.ranks <= options.ranks), options.count))
+        small = (one for one in map(drawn, count()) if one.fleet.ranks <= options.ranks)
+        scenarios = list(islice(small, options.count))
         which = f"--count {options.count} --ranks {options.ranks}"
     else:
-        scenarios = [random_scenario.generate(number, options.seed, options.field) for number in options.only]
+        scenarios = [drawn(number) for number in options.only]
         which = "--only " + " ".join(map(str, options.only))
-    which += " --field" * options.field
+    which += " --field" * options.field + " --seams" * options.seams
     command = f"tachograph-lab campaign {which} --seed {options.seed}"
     began = time.monotonic()
     outcomes: list[Outcome] = []
@@ -143,7 +149,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the campaign (1)")
     parser.add_argument("--only", type=int, nargs="+", metavar="N", help="replay only these scenarios, by number")
-    parser.add_argument(
+    of_a_kind = parser.add_mutually_exclusive_group()
+    of_a_kind.add_argument(
+        "--seams", action="store_true",
+        help="incidents beside restarts, exporters or a Prometheus that are away and back, and pauses",
+    )  # fmt: skip
+    of_a_kind.add_argument(
         "--field", action="store_true",
         help="habits of the field: steps of 50 ms to 200 s, scrapes every 5 to 30 s, basic loops, uneven stages",
     )  # fmt: skip

@@ -8,28 +8,13 @@ the exit code.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import NamedTuple
 
+from tachograph.catalog.rank import CATEGORY_OF_REASON
 from tachograph.printable import plain
 from tachograph.redact import redact
 from tachograph.signatures import table as signatures
-
-CATEGORY_OF_REASON: Mapping[str, str] = MappingProxyType(
-    {
-        "oom": "out_of_memory",
-        "nonfinite": "numerical",
-        "collective": "network",
-        "data": "data",
-        "terminated": "preemption",
-        "interrupted": "preemption",
-        "exit_code": "software",
-        "exception": "software",
-    }
-)
-"""The category of a failure of which the words say nothing, by its reason."""
 
 LONGEST = 256
 """Characters of a message that are looked at: the patterns take 2 ms at most for so many, whatever they are."""

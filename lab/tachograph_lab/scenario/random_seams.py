@@ -1,0 +1,244 @@
+"""Random seams: an incident, or none, and beside it something that ends a past.
+
+That is a restart of the run, an exporter or Prometheus that is away and back, or a pause. A seam makes a page later at
+most. It brings no page of its own, and none comes a second time because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from tachograph.humanize import duration, plural
+from tachograph_lab.scenario import Expected, Fleet, Pause, Scenario, Tolerated, Work, faults
+from tachograph_lab.scenario.faults import Fault
+from tachograph_lab.scenario.random_incidents import RUN, page
+from tachograph_lab.scenario.random_scenario import step_times
+
+SHAPES = ((2, 2), (2, 4), (3, 2), (3, 4), (4, 2))
+STEPS = (0.4, 1.0, 2.5)
+INTERVALS = (5.0, 5.0, 15.0, 30.0)
+AWAY = (20.0, 70.0, 300.0)
+"""Seconds for which an exporter is away: a restart, a rollout, an image that has to be pulled."""
+
+WARM_UP = 420.0
+AFTER = 540.0
+SETTLES = 120.0
+"""Seconds that a Prometheus without data needs to know a run's usual step, and who is late."""
+
+
+@dataclass(frozen=True)
+class SeamSite:
+    """The place and time of an incident, how often Prometheus scrapes, and the random generator for the rest."""
+
+    dice: Random
+    fleet: Fleet
+    step: float
+    scrape: float
+    at: float
+    rank: int
+
+    @property
+    def node(self) -> int:
+        """The node of the rank."""
+        return self.fleet.node_of(self.rank)
+
+    @property
+    def who(self) -> dict[str, str]:
+        """The labels that name the rank."""
+        node = self.fleet.node_name(self.node)
+        return {"run": RUN, "rank": str(self.rank), "instance": node, "gpu": str(self.fleet.gpu_of(self.rank))}
+
+    @property
+    def every_node(self) -> tuple[int, ...]:
+        """All nodes."""
+        return tuple(range(self.fleet.nodes))
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What is wrong with the run, and the pages that it must cause; `stands` says that the run makes no step."""
+
+    faults: tuple[Fault, ...] = ()
+    expect: tuple[Expected, ...] = ()
+    stands: bool = False
+    over: bool = False
+    """All ranks have ended."""
+
+
+@dataclass(frozen=True)
+class Seam:
+    """What happens beside it: how much later pages may come, and what else may be sent; it may end the incident."""
+
+    faults: tuple[Fault, ...] = ()
+    later: float = 0.0
+    may: tuple[Tolerated, ...] = ()
+    ends: float | None = None
+    pauses: dict[str, Pause] = field(default_factory=dict)
+
+
+def _nothing(_: SeamSite) -> Broken:
+    return Broken()
+
+
+def _stuck(site: SeamSite) -> Broken:
+    phase = site.dice.choice(("data", "forward", "optimizer"))
+    within = 30 + 5 * site.step
+    return Broken(
+        (faults.Stuck(at=site.at, rank=site.rank, phase=phase),),
+        page("RunHung", within, site.who, f"rank {site.rank} "), stands=True,
+    )  # fmt: skip
+
+
+def _killed(site: SeamSite) -> Broken:
+    fault = faults.Kill(at=site.at, rank=site.rank, cause="oom", others="hang")
+    return Broken((fault,), page("RankDead", 12, site.who, f"Rank {site.rank} "), stands=True)
+
+
+def _failed(site: SeamSite) -> Broken:
+    fault = faults.Exit(at=site.at, ranks=(site.rank,), code=1, others="end")
+    down = page("RunDown", 260, {"run": RUN})
+    return Broken((fault,), page("RankFailed", 20, site.who, f"Rank {site.rank} ") + down, over=True)
+
+
+def _frozen(site: SeamSite) -> Broken:
+    fault = faults.Freeze(at=site.at, rank=site.rank)
+    return Broken((fault,), page("RankFrozen", 37, site.who, f"Rank {site.rank} "), stands=True)
+
+
+def _late(site: SeamSite) -> Broken:
+    adds = site.step * site.dice.uniform(0.6, 1.5)
+    fault = faults.SlowPhase(at=site.at, ranks=(site.rank,), phase="forward", adds=adds)
+    return Broken((fault,), page("StragglerRank", 95, site.who, f"Rank {site.rank} "))
+
+
+def _nan(site: SeamSite) -> Broken:
+    fault = faults.Nan(at=site.at, rank=site.rank, what="loss")
+    return Broken((fault,), page("LossNotFinite", 12 + 2 * site.step, site.who, f"rank {site.rank} "))
+
+
+INCIDENTS: tuple[tuple[str, Callable[[SeamSite], Broken]], ...] = (
+    ("nothing", _nothing),
+    ("stuck", _stuck),
+    ("killed", _killed),
+    ("failed", _failed),
+    ("frozen", _frozen),
+    ("late rank", _late),
+    ("NaN", _nan),
+)
+
+
+def _away(site: SeamSite, node: int, begins: float) -> Seam:
+    """Return that a node's exporter is away at a time before or after the incident."""
+    away = site.dice.choice(AWAY)
+    fault = faults.ExporterDown(at=site.at + begins, lasts=away, node=node)
+    back = max(0.0, begins + away)
+    instance = {"instance": site.fleet.node_name(node)}
+    may = (Tolerated(alert="ExporterDown", receiver="ticket", labels=instance),) if away >= AWAY[-1] else ()
+    return Seam((fault,), later=back + site.scrape if begins <= 0 and back else 0.0, may=may)
+
+
+def _own_before(site: SeamSite) -> Seam:
+    return _away(site, site.node, -AWAY[-1] - site.dice.uniform(5, 40))
+
+
+def _own_within(site: SeamSite) -> Seam:
+    return _away(site, site.node, -site.dice.uniform(2, 15))
+
+
+def _own_after(site: SeamSite) -> Seam:
+    return _away(site, site.node, site.dice.uniform(100, 200))
+
+
+def _other_within(site: SeamSite) -> Seam:
+    return _away(site, (site.node + 1) % site.fleet.nodes, -site.dice.uniform(2, 15))
+
+
+def _rollout(site: SeamSite) -> Seam:
+    begins = site.dice.choice((-150.0, -30.0, 150.0))
+    fault = faults.Rollout(at=site.at + begins, nodes=site.every_node, each=25.0, between=45.0)
+    return Seam((fault,), later=45.0 * site.fleet.nodes if begins == -30.0 else 30.0)
+
+
+def _prometheus(site: SeamSite) -> Seam:
+    begins = site.dice.choice((-60.0, 10.0, 150.0))
+    later = SETTLES + max(begins, 0.0) if begins <= 10.0 else 0.0
+    return Seam((faults.PrometheusRestart(at=site.at + begins),), later=later)
+
+
+def _restarted(site: SeamSite) -> Seam:
+    """Return that the run is aborted some time after the incident, and starts again."""
+    after = site.dice.uniform(150, 240)
+    everybody = tuple(range(site.fleet.ranks))
+    fault = faults.Sigterm(at=site.at + after, ranks=everybody, requeued=site.dice.uniform(5, 90))
+    return Seam((fault,), ends=after)
+
+
+def _restarted_before(site: SeamSite) -> Seam:
+    everybody = tuple(range(site.fleet.ranks))
+    fault = faults.Sigterm(at=site.at - 200, ranks=everybody, requeued=site.dice.uniform(5, 90))
+    return Seam((fault,), later=60.0)
+
+
+def _saves(site: SeamSite) -> Seam:
+    pause = Pause(every=site.dice.uniform(100, 200), takes=site.dice.uniform(10, 50))
+    return Seam(later=pause.takes + 60, pauses={"checkpoint": pause})
+
+
+def _evaluates(site: SeamSite) -> Seam:
+    pause = Pause(every=site.dice.uniform(150, 300), takes=site.dice.uniform(40, 120))
+    return Seam(later=pause.takes + 60, pauses={"eval": pause})
+
+
+SEAMS: tuple[tuple[str, Callable[[SeamSite], Seam]], ...] = (
+    ("its exporter away before", _own_before),
+    ("its exporter away", _own_within),
+    ("its exporter away after", _own_after),
+    ("another exporter away", _other_within),
+    ("rollout", _rollout),
+    ("Prometheus anew", _prometheus),
+    ("run restarted", _restarted),
+    ("run restarted before", _restarted_before),
+    ("saves", _saves),
+    ("evaluations", _evaluates),
+)
+
+
+def generate(number: int, seed: int) -> Scenario:
+    """Return scenario `number` of a campaign of seams; the same arguments always give the same scenario."""
+    dice = Random(f"seams/{seed}/{number}")
+    word, incident = INCIDENTS[number % len(INCIDENTS)]
+    beside, seam = SEAMS[number // len(INCIDENTS) % len(SEAMS)]
+    nodes, gpus = dice.choice(SHAPES)
+    fleet = Fleet(run=RUN, nodes=nodes, gpus_per_node=gpus)
+    step, scrape = dice.choice(STEPS), dice.choice(INTERVALS)
+    site = SeamSite(dice, fleet, step, scrape, WARM_UP + round(dice.uniform(0, 60)), dice.randrange(fleet.ranks))
+    broken, happens = incident(site), seam(site)
+    if happens.ends is not None and broken.over:
+        happens = Seam()  # it has ended by itself, and stays away
+    spoilt = tuple(
+        replace(fault, lasts=happens.ends) if happens.ends is not None and fault.lasting else fault
+        for fault in broken.faults
+    )
+    within = 3 * (scrape - 5.0) + happens.later
+    expect = tuple(
+        replace(expected, within=expected.within + within, plus_scrapes=3, of=1) for expected in broken.expect
+    )
+    return Scenario(
+        title=f"{number}: {word}, {beside}, {fleet.ranks} ranks on {plural(nodes, 'node')}, "
+        f"{duration(step)} per step, {scrape:g} s scrapes",
+        story=f"{word} at {site.at:.0f} s, rank {site.rank} on {fleet.node_name(site.node)}; {beside}",
+        seed=dice.randrange(2**31),
+        lasts=round(site.at + AFTER + within),
+        scrape=scrape,
+        evaluation=scrape,
+        fleet=fleet,
+        step=step_times(step, 0.02),
+        work=Work(tokens=8192.0 * fleet.ranks * step),
+        checkpoint=happens.pauses.get("checkpoint", Pause(every=7200.0, takes=30.0)),
+        eval=happens.pauses.get("eval"),
+        faults=spoilt + happens.faults,
+        expect=expect,
+        may=happens.may,
+    )
