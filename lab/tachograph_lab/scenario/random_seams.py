@@ -58,24 +58,36 @@ class SeamSite:
 
 @dataclass(frozen=True)
 class Broken:
-    """What is wrong with the run, and the pages that it must cause; `stands` says that the run makes no step."""
+    """What is wrong with the run, and the pages that it must cause."""
 
     faults: tuple[Fault, ...] = ()
     expect: tuple[Expected, ...] = ()
-    stands: bool = False
     over: bool = False
     """All ranks have ended."""
+    unseen: tuple[Tolerated, ...] = ()
+    """What is sent instead if no exporter sees it."""
+    forgotten: tuple[Tolerated, ...] = ()
+    """What is sent as well once the exporter that saw it is replaced."""
 
 
 @dataclass(frozen=True)
 class Seam:
-    """What happens beside it: how much later pages may come, and what else may be sent; it may end the incident."""
+    """What happens beside it: how much later pages may come, and what else may be sent; it may end the incident.
+
+    While it begins, the exporter of its rank is `blind`; later, it is `replaced`.
+    """
 
     faults: tuple[Fault, ...] = ()
     later: float = 0.0
     may: tuple[Tolerated, ...] = ()
     ends: float | None = None
+    blind: bool = False
+    replaced: bool = False
     pauses: dict[str, Pause] = field(default_factory=dict)
+
+
+def _pages(*alerts: str) -> tuple[Tolerated, ...]:
+    return tuple(Tolerated(alert=alert, receiver="page", labels={"run": RUN}) for alert in alerts)
 
 
 def _nothing(_: SeamSite) -> Broken:
@@ -87,24 +99,26 @@ def _stuck(site: SeamSite) -> Broken:
     within = 30 + 5 * site.step
     return Broken(
         (faults.Stuck(at=site.at, rank=site.rank, phase=phase),),
-        page("RunHung", within, site.who, f"rank {site.rank} "), stands=True,
+        page("RunHung", within, site.who, f"rank {site.rank} "),
     )  # fmt: skip
 
 
 def _killed(site: SeamSite) -> Broken:
     fault = faults.Kill(at=site.at, rank=site.rank, cause="oom", others="hang")
-    return Broken((fault,), page("RankDead", 12, site.who, f"Rank {site.rank} "), stands=True)
+    return Broken((fault,), page("RankDead", 12, site.who, f"Rank {site.rank} "), unseen=_pages("RunHung"))
 
 
 def _failed(site: SeamSite) -> Broken:
     fault = faults.Exit(at=site.at, ranks=(site.rank,), code=1, others="end")
     down = page("RunDown", 260, {"run": RUN})
-    return Broken((fault,), page("RankFailed", 20, site.who, f"Rank {site.rank} ") + down, over=True)
+    expect = page("RankFailed", 20, site.who, f"Rank {site.rank} ") + down
+    return Broken((fault,), expect, over=True, unseen=_pages("RankFailed", "RunDown"))
 
 
 def _frozen(site: SeamSite) -> Broken:
     fault = faults.Freeze(at=site.at, rank=site.rank)
-    return Broken((fault,), page("RankFrozen", 37, site.who, f"Rank {site.rank} "), stands=True)
+    hung = _pages("RunHung")  # an exporter does not know of a process that was silent before it started
+    return Broken((fault,), page("RankFrozen", 37, site.who, f"Rank {site.rank} "), unseen=hung, forgotten=hung)
 
 
 def _late(site: SeamSite) -> Broken:
@@ -135,12 +149,20 @@ def _away(site: SeamSite, node: int, begins: float) -> Seam:
     fault = faults.ExporterDown(at=site.at + begins, lasts=away, node=node)
     back = max(0.0, begins + away)
     instance = {"instance": site.fleet.node_name(node)}
-    may = (Tolerated(alert="ExporterDown", receiver="ticket", labels=instance),) if away >= AWAY[-1] else ()
-    return Seam((fault,), later=back + site.scrape if begins <= 0 and back else 0.0, may=may)
+    # After four minutes, an exporter that is away is a ticket, and a third of a run that is out of sight is a page.
+    may = (Tolerated(alert="ExporterDown", receiver="ticket", labels=instance), *_pages("RunBlind"))
+    is_own = node == site.node
+    return Seam(
+        (fault,),
+        later=back + site.scrape if begins <= 0 and back else 0.0,
+        may=may if away >= AWAY[-1] else (),
+        blind=is_own and begins <= 0 < begins + away,
+        replaced=is_own and begins > 0,
+    )
 
 
 def _own_before(site: SeamSite) -> Seam:
-    return _away(site, site.node, -AWAY[-1] - site.dice.uniform(5, 40))
+    return _away(site, site.node, -AWAY[-1] - site.dice.uniform(25, 60))
 
 
 def _own_within(site: SeamSite) -> Seam:
@@ -158,7 +180,9 @@ def _other_within(site: SeamSite) -> Seam:
 def _rollout(site: SeamSite) -> Seam:
     begins = site.dice.choice((-150.0, -30.0, 150.0))
     fault = faults.Rollout(at=site.at + begins, nodes=site.every_node, each=25.0, between=45.0)
-    return Seam((fault,), later=45.0 * site.fleet.nodes if begins == -30.0 else 30.0)
+    return Seam(
+        (fault,), later=45.0 * site.fleet.nodes if begins == -30.0 else 30.0, blind=begins == -30.0, replaced=True
+    )
 
 
 def _prometheus(site: SeamSite) -> Seam:
@@ -225,6 +249,12 @@ def generate(number: int, seed: int) -> Scenario:
     expect = tuple(
         replace(expected, within=expected.within + within, plus_scrapes=3, of=1) for expected in broken.expect
     )
+    may = happens.may + (broken.forgotten if happens.replaced or happens.blind else ())
+    if happens.blind and broken.unseen:
+        may += broken.unseen + tuple(
+            Tolerated(alert=one.alert, receiver=one.receiver, labels=one.labels) for one in expect
+        )
+        expect = ()
     return Scenario(
         title=f"{number}: {word}, {beside}, {fleet.ranks} ranks on {plural(nodes, 'node')}, "
         f"{duration(step)} per step, {scrape:g} s scrapes",
@@ -240,5 +270,5 @@ def generate(number: int, seed: int) -> Scenario:
         eval=happens.pauses.get("eval"),
         faults=spoilt + happens.faults,
         expect=expect,
-        may=happens.may,
+        may=may,
     )

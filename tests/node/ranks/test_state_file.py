@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tachograph.node.ranks import saved_totals
+from tachograph.node.ranks.frames import Bye
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.ranks.state_file import MAX_BYTES, StateFile, boot_id
 from tachograph.node.ranks.state_keeper import StateKeeper
@@ -42,9 +43,7 @@ def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any) -> No
     welcome = after.greet(again := object(), table.OTHER)
     assert (welcome.last_step, welcome.ended) == (3, None)
     after.tell(again, seq=2, metrics=MERGED, histograms={"step_seconds": STEP}, step=3)
-    del shown[
-        "rank_ended_timestamp_seconds", "r", "0", "died"
-    ]  # of the first process: told by the exporter that saw it
+    del shown["rank_ended_timestamp_seconds", "r", "0", "died"]  # of the first process, which the present one follows
     assert after.shown() == shown
     third = restarted(after, table_of, two_gpus)
     third.greet(new := object(), table.ME)
@@ -69,6 +68,43 @@ def test_a_standstill_is_as_long_after_a_restart(
     assert after.rank("r", 0).progress == began
     after.tell(again, seq=4, time=3732.0, step=6, **{"progress_time": 3731.5, "metrics": {"steps_total": 6}})
     assert after.rank("r", 0).progress >= began + 29.0
+
+
+def test_ends_are_shown_again(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """Who died, failed, was asked to end or has finished is so after a restart, once the others are back.
+
+    Since as long, and no longer than without it.
+    """
+    facts = {"tier": "hero"}
+    for rank in range(5):
+        table.greet(rank, rank=rank, world_size=6, uuid="GPU-bbbb", facts=facts)
+        table.tell(rank, step=9, metrics={"steps_total": 10}, progress_time=100.0)
+    table.lost(0)
+    table.bye(1, Bye(v=1, outcome="failed", category="oom", message="CUDA out of memory. Tried to allocate 2 GiB"))
+    table.bye(2, Bye(v=1, outcome="failed", category="terminated", message="SIGTERM"))
+    table.bye(3, Bye(v=1, outcome="finished"))
+    hand.turn(30.0, table.tick)
+    table.heard(4)
+    shown = table.shown()
+    kinds = ("run_first_end_seconds", "run_finished_timestamp_seconds", "run_ranks", "run_last_words_age_seconds")
+    names = (*kinds, "rank_ended_timestamp_seconds", "run_tier")
+    before = {key: value for key, value in shown.items() if key[0] in names}
+    assert {key[2] for key in before if key[0] == kinds[0]} == {"died", "failed", "told"}
+    after = restarted(restarted(table, table_of, two_gpus), table_of, two_gpus)
+    hand.turn(1.0, after.tick)
+    assert not any(key[0] == "run_ranks" for key in after.shown())
+    after.greet(again := object(), rank=4, world_size=6, uuid="GPU-bbbb", facts=facts)
+    after.tell(again, step=9, metrics={"steps_total": 10}, progress_time=100.0)
+    hand.turn(5.0, after.tick)
+    aged = {
+        key: value + 6.0 if key[0] in ("run_first_end_seconds", "run_last_words_age_seconds") else value
+        for key, value in before.items()
+    }
+    assert {key: value for key, value in after.shown().items() if key in aged or key[0] in kinds} == aged
+    after.greet(object(), table.OTHER, rank=0, world_size=6, attempt=1)
+    late = restarted(after, table_of, two_gpus)
+    hand.turn(1000.0, late.tick)
+    assert not any(key[0] == "run_first_end_seconds" for key in late.shown())
 
 
 def test_what_a_rank_makes_up_costs_its_own_run(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:

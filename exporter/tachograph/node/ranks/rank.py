@@ -21,12 +21,12 @@ from tachograph.node.ranks.raised import Raised, known_reason, raised
 from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.save_times import SaveTimes
-from tachograph.node.ranks.saved_totals import SavedProcess
+from tachograph.node.ranks.saved_totals import SavedEnd, SavedProcess
 from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
 from tachograph.node.ranks.stack_memory import StackMemory, StuckProcess
 from tachograph.node.ranks.told_moment import ToldMoment
 from tachograph.node.ranks.unsaid import Unsaid
-from tachograph.node.samples import Sample
+from tachograph.node.samples import GpuIdentity, Sample
 from tachograph.wire import (
     MAX_DESCRIPTION_BYTES,
     MAX_NAME_BYTES,
@@ -199,6 +199,8 @@ class Rank:
     def resume(self, saved: SavedProcess) -> None:
         """Continue from what a previous exporter saved of this process."""
         self.seq, self.step = saved.seq, saved.step
+        self.began = self.began if saved.began is None else saved.began
+        self.started, self.started_wall = saved.started, saved.started_wall
         self._progress, self._counted = ToldMoment(saved.progress, saved.progress_told), saved.steps
         self.series.merged = {key: dict(values) for key, values in saved.merged.items() if key in catalog.TRAIN_METRICS}
         self._observed = {key: Buckets(counts, total) for key, (counts, total) in saved.observed.items()}
@@ -223,7 +225,49 @@ class Rank:
             steps=self._counted,
             progress=self.progress,
             progress_told=self._progress.told,
+            began=self.began,
+            started=self.started,
+            started_wall=self.started_wall,
+            end=self._saved_end(),
         )
+
+    def _saved_end(self) -> SavedEnd | None:
+        if self.ended is None:
+            return None
+        gpu = self.placement.gpu
+        return SavedEnd(
+            outcome=self.outcome,  # type: ignore[arg-type]
+            reason=self.end_reason,
+            ended=self.ended,
+            at=self.ended_at,
+            category=self._last_words.category,
+            line=self._last_words.line,
+            note=self.end_note,
+            world_size=self.hello.world_size,
+            local_rank=self.hello.local_rank,
+            config=list(self.config),
+            gpu=("", "", "") if gpu is None else (gpu.index, gpu.uuid, gpu.name),
+            confirmed=self.placement.confirmed,
+        )
+
+    @classmethod
+    def ended_before(cls, run: str, saved: SavedProcess, end: SavedEnd, limits: Limits, drops: Counter[str]) -> Rank:
+        """Return a rank whose process ended while a previous exporter ran, as that saved it."""
+        facts = dict(zip(catalog.TRAIN_CONFIG_INFO.labels[2:], end.config, strict=False))
+        said = Hello(
+            v=1, run=run, rank=saved.rank, local_rank=end.local_rank, world_size=end.world_size, attempt=saved.attempt,
+            pid=saved.hello_pid, uuid=end.gpu[1] or None, facts=facts,
+        )  # fmt: skip
+        rank = cls(said, Peer(saved.uid, saved.pid), None, limits, drops, restarts=saved.restarts, first=False)
+        rank.resume(saved)
+        rank.heartbeat, rank.heard = saved.heartbeat, end.ended if saved.heard is None else saved.heard
+        rank.ended, rank.ended_at = end.ended, end.at
+        rank.outcome, rank.end_note = end.outcome, end.note
+        rank.end_reason = known_reason(end.reason) if end.outcome == "failed" else end.reason
+        rank._last_words = LastWords(end.category, end.line)
+        if end.gpu[1]:
+            rank.placement = GpuPlacement(GpuIdentity(*end.gpu), confirmed=end.confirmed)
+        return rank
 
     def skip(self, seconds: float, now: float) -> None:
         """Leave out seconds in which the exporter did not run, as where its node was suspended."""

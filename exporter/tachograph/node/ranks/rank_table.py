@@ -33,6 +33,9 @@ from tachograph.node.ranks.stack_memory import StackMemory
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.wire import MAX_BOX_REASON_BYTES, cut, fits
 
+RECONNECTED_SECONDS = 5.0
+"""After a restart of the exporter living ranks are back by then, and those that had ended before are shown again: not
+sooner, or a run would look as if nobody were left of it."""
 LONGEST_TICK = 3.0
 """If two ticks are further apart, the exporter itself did not run: the silence of its ranks does not count, nor does
 their time without a step beyond this."""
@@ -164,7 +167,7 @@ class RankTable:
             rank.apply_hello(hello, peer, link)
         else:
             run.ranks[hello.rank] = rank
-            rank.began = self._clock.monotonic()
+            rank.began = rank.began or self._clock.monotonic()
             self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
             run.restarts.pop(hello.rank, None)
         if not rank.name(self.shares.of(peer.uid).names):
@@ -371,6 +374,8 @@ class RankTable:
                 self._forget(rank)
             elif rank.named is None and rank.ended is None and not rank.name(self.shares.of(rank.peer.uid).names):
                 self.shares.exceeded(rank.peer.uid, "names")
+        if now - self._restored > RECONNECTED_SECONDS:
+            self._show_ended(now)
         if now - self._restored > self._limits.retention:
             for name, run in list(self._runs.items()):
                 run.absent.clear()  # they did not come back
@@ -382,6 +387,21 @@ class RankTable:
                 began = time.thread_time()
                 run.conclusions.look(self._view(name, run))
                 self.shares.of(run.owner).spend(time.thread_time() - began)
+
+    def _show_ended(self, now: float) -> None:
+        """Show the ranks again that had ended before this exporter started, as long as any others."""
+        for name, run in self._runs.items():
+            for number, process in list(run.absent.items()):
+                if process.end is None or number in run.ranks:
+                    continue
+                rank = Rank.ended_before(name, process, process.end, self._limits, self.dropped)
+                if now - process.end.ended > self._retention(rank):
+                    continue
+                del run.absent[number]
+                run.ranks[number] = rank
+                share = self.shares.of(rank.peer.uid)
+                share.series += rank.series.size
+                rank.name(share.names)
 
     def _look_at_silent(self, now: float) -> None:
         """Look at the processes of silent ranks: of each user the same number, those first that were not looked at.

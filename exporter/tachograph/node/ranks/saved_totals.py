@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -21,6 +21,24 @@ Kind = TypeVar("Kind")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Sum = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class SavedEnd(msgspec.Struct, frozen=True):
+    """How a process ended, and what is shown of it after that; times are by the monotonic clock."""
+
+    outcome: Literal["dead", "failed", "finished"]
+    reason: str
+    ended: float
+    at: float
+    category: str
+    line: str
+    note: str
+    world_size: Count
+    local_rank: Count
+    config: list[str]
+    gpu: tuple[str, str, str]
+    """Index, UUID and name, empty where they are not known."""
+    confirmed: bool
 
 
 class SavedProcess(msgspec.Struct, frozen=True):
@@ -43,6 +61,11 @@ class SavedProcess(msgspec.Struct, frozen=True):
     steps: float = 0.0
     progress: float | None = None
     """When its last step was completed, by the monotonic clock, and as it told by its own."""
+    began: float | None = None
+    """When it said hello first, by the monotonic clock."""
+    started: float | None = None
+    started_wall: float = 0.0
+    end: SavedEnd | None = None
     progress_told: float | None = None
 
     def is_of(self, hello: Hello, peer: Peer) -> bool:
