@@ -18,9 +18,9 @@ SPEED_UNITS = ("mfu", "tokens", "samples", "steps")
 WORK_UNITS = ("flops", "hardware_flops", "tokens", "samples")
 """What the work of a run is counted in."""
 
-PAUSES = ("most_pause", "some_pause", "none_waits")
-"""When a run may make no step for longer than the limit of a hang: while most of its ranks pause, while some do, and
-while none waits for another."""
+PAUSES = ("most_pause", "one_stays_away", "some_pause", "none_waits")
+"""When a run may make no step for longer than the limit of a hang: while most of its ranks pause, while they do and
+wait for one that does not come, while some pause, and while none waits for another."""
 
 END_KINDS = ("died", "failed", "communication", "told")
 """How a rank ended that did not finish: without a word, by its own failure, because communication with a peer failed,
@@ -383,7 +383,7 @@ RUN_OVERDUE_LINE = _row(
 )  # fmt: skip
 RUN_PAUSE_LIMIT = _row(
     "run_pause_limit_seconds", GAUGE, "seconds", ("run", "when"),
-    "Seconds that an overdue run may make no step: while most of its ranks pause, while some do, while none waits.",
+    "Seconds that an overdue run may make no step: if most ranks pause, wait for one then, some pause, none waits.",
 )  # fmt: skip
 RUN_FINISHED = _row(
     "run_finished_timestamp_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid"),

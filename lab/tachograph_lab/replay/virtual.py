@@ -79,7 +79,10 @@ def _is_of_a_cluster(scenario: Scenario) -> bool:
 
 def _starving(pack: Sequence[Scenario]) -> int:
     """Return how many runs of a pack wait for their data at some time."""
-    return sum(any(isinstance(fault, SlowLoader) for fault in one.every_fault) for one in pack)
+    return sum(
+        any(isinstance(fault, SlowLoader) or getattr(fault, "phase", "") == "data" for fault in one.every_fault)
+        for one in pack
+    )
 
 
 def _kind(scenario: Scenario) -> tuple[tuple[float, float, bool, tuple[float, ...]], float]:

@@ -58,7 +58,7 @@ class SeamSite:
 
 @dataclass(frozen=True)
 class Broken:
-    """What is wrong with the run, and the pages that it must cause."""
+    """A fault of the run, and the pages that it must cause."""
 
     faults: tuple[Fault, ...] = ()
     expect: tuple[Expected, ...] = ()
@@ -72,7 +72,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Seam:
-    """What happens beside it: how much later pages may come, and what else may be sent; it may end the incident.
+    """An event beside it: how much later pages may come, and what else may be sent; it may end the incident.
 
     While it begins, the exporter of its rank is `blind`; later, it is `replaced`.
     """
@@ -124,12 +124,14 @@ def _frozen(site: SeamSite) -> Broken:
 def _late(site: SeamSite) -> Broken:
     adds = site.step * site.dice.uniform(0.6, 1.5)
     fault = faults.SlowPhase(at=site.at, ranks=(site.rank,), phase="forward", adds=adds)
-    return Broken((fault,), page("StragglerRank", 95, site.who, f"Rank {site.rank} "))
+    expect = page("StragglerRank", 95, site.who, f"Rank {site.rank} ")
+    return Broken((fault,), expect, unseen=_pages("MfuDropped"))
 
 
 def _nan(site: SeamSite) -> Broken:
     fault = faults.Nan(at=site.at, rank=site.rank, what="loss")
-    return Broken((fault,), page("LossNotFinite", 12 + 2 * site.step, site.who, f"rank {site.rank} "))
+    expect = page("LossNotFinite", 12 + 2 * site.step, site.who, f"rank {site.rank} ")
+    return Broken((fault,), expect, unseen=_pages("LossNotFinite"))
 
 
 INCIDENTS: tuple[tuple[str, Callable[[SeamSite], Broken]], ...] = (

@@ -24,8 +24,8 @@ def test_who_may_be_pausing() -> None:
 
 @pytest.mark.parametrize("phase", ["other", "checkpoint", "eval", "init"])
 def test_five_minutes_if_a_rank_pauses(phase: str) -> None:
-    """Half an hour if most ranks of the run do, which only the rules can tell."""
-    assert allowed("backward", "collective", phase) == {"some_pause": 300, "most_pause": 1800}
+    """Half an hour if most ranks of the run do, which only the rules can tell; four minutes if they wait for one."""
+    assert allowed("backward", "collective", phase) == {"some_pause": 300, "one_stays_away": 240, "most_pause": 1800}
 
 
 def test_five_minutes_if_no_rank_waits() -> None:
@@ -36,7 +36,8 @@ def test_five_minutes_if_no_rank_waits() -> None:
 
 def test_a_quarter_of_an_hour_in_a_first_save() -> None:
     """Before any save of the run is known."""
-    assert allowed("collective", "checkpoint", has_saved=False)["some_pause"] == 900
+    found = allowed("collective", "checkpoint", has_saved=False)
+    assert (found["some_pause"], found["one_stays_away"]) == (900, 900)
     assert allowed("collective", "eval", has_saved=False)["some_pause"] == 300
 
 
@@ -67,6 +68,7 @@ def test_a_node_says_how_long_an_overdue_run_may_pause(node: Any) -> None:
     node.turn(1, *range(4))
     assert node.told("pause_limit_seconds") == {
         ("pause_limit_seconds", "some_pause"): 303,
+        ("pause_limit_seconds", "one_stays_away"): 243,
         ("pause_limit_seconds", "most_pause"): 1803,
     }
     node.says(0, "backward", threshold={"hang_seconds": 500.0}, recent_step_seconds=1.0)

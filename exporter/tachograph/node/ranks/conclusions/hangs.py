@@ -26,13 +26,15 @@ KNOWN_SAVES, SAVE_FACTOR = 3, 5.0
 """Once so many saves are known, one is stuck beyond so many times the longest. NVIDIA's resiliency extension has that
 factor: its timeouts are 5 times the longest interval that it has seen (`safety_factor`)."""
 
-MOST_PAUSE, SOME_PAUSE, NONE_WAITS = catalog.PAUSES
+MOST_PAUSE, ONE_STAYS_AWAY, SOME_PAUSE, NONE_WAITS = catalog.PAUSES
 LONG_PAUSE_SECONDS = 1800.0
 """Most ranks start, save or evaluate; or half have finished and the others wait for nobody: an upload after the end."""
 FIRST_SAVE_SECONDS = 900.0
 """One rank saves for the first time, which nobody knows the length of."""
 PAUSE_SECONDS = 300.0
 """A rank is outside of every phase, saves or evaluates; or no rank waits for others: a compilation."""
+STAYS_AWAY_SECONDS = 240.0
+"""Instead of that, most ranks save or evaluate, and wait for one that does not come to their collective."""
 PAUSE_FACTOR = 3.0
 """A pause may last so many times the longest of six hours, but no more than a long one."""
 QUIET = (*diagnosis.QUIET_PHASES, STUCK_SAVE)
@@ -79,7 +81,8 @@ def pauses(phases: Sequence[str], longest: float, *, has_step: bool, has_saved: 
     seconds = FIRST_SAVE_SECONDS if "checkpoint" in phases and not has_saved else PAUSE_SECONDS
     seconds = max(seconds, min(PAUSE_FACTOR * longest, LONG_PAUSE_SECONDS)) if has_step else LONG_PAUSE_SECONDS
     if _some_pause(phases):
-        return {MOST_PAUSE: LONG_PAUSE_SECONDS, SOME_PAUSE: seconds}
+        for_one = STAYS_AWAY_SECONDS if seconds == PAUSE_SECONDS else seconds
+        return {MOST_PAUSE: LONG_PAUSE_SECONDS, ONE_STAYS_AWAY: for_one, SOME_PAUSE: seconds}
     if _none_waits(phases):
         return {NONE_WAITS: LONG_PAUSE_SECONDS if _are_quiet(phases) else seconds}
     return {}
@@ -153,13 +156,11 @@ class Hang:
             stalled = _start_stalled_seconds(ranks, view)
             return TimeWithoutStep(0.0, limit, stalled > limit)
         phases = [stands_in(rank, view) for rank in ranks]
+        most = _are_quiet(phases) or _are_left(phases, len(left(view)))
+        comes = not is_apart or view.now - self._moved <= diagnosis.STILL_SECONDS
+        holds = {MOST_PAUSE: most and comes, ONE_STAYS_AWAY: most, SOME_PAUSE: True, NONE_WAITS: not is_apart}
         may = self._pauses_of(phases, view)
-        is_stuck = is_apart and view.now - self._moved > diagnosis.STILL_SECONDS
-        if is_stuck or not (_are_quiet(phases) or _are_left(phases, len(left(view)))):
-            may.pop(MOST_PAUSE, None)
-        if is_apart:
-            may.pop(NONE_WAITS, None)
-        limit = max([view.hang_limit, *may.values()])
+        limit = next((may[when] for when in catalog.PAUSES if when in may and holds[when]), view.hang_limit)
         seconds = self._overdue_seconds(ranks, view)
         return TimeWithoutStep(seconds, limit, seconds > limit and not is_told)
 
