@@ -268,6 +268,35 @@ def pages() -> Iterator[Pages]:
 
 
 @pytest.fixture
+def store() -> Iterator[Callable[..., str]]:
+    """Start a server that answers each path of the API on its own, and any other with 404; return its URL."""
+    servers = []
+
+    def start(**answers_of: str) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0].removeprefix("/api/v1/").replace("/", "_")
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self.send_response(200 if path in answers_of else 404)
+                self.end_headers()
+                self.wfile.write(f'{{"status":"success","data":{answers_of.get(path, "null")}}}'.encode())
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Stay silent."""
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
 def played(pages: Pages) -> Any:
     """A node that a test plays behind those pages."""
     from tests.played import Played  # not above: most tests need nothing of an exporter

@@ -171,9 +171,33 @@ def test_not_a_prometheus(serve: Callable[..., str], status: int, body: bytes) -
 
 def test_too_old(serve: Callable[..., str]) -> None:
     """For a Prometheus that is too old, the error says which version is needed."""
-    url = serve(200, b'{"status":"success","data":{"version":"2.33.5"}}')
+    url = serve(200, b'{"status":"success","data":{"version":"2.33.5","goVersion":"go1.17"}}')
     with pytest.raises(PrometheusError, match=r"2\.33\.5 .* is too old: 2\.42 or later is needed"):
         Prometheus(url).check()
+
+
+STORES = {
+    "{}": "a store with Prometheus' API",
+    '{"version":"2.24.0"}': "a store with Prometheus' API, which says 2.24.0",
+    '{"version":"0.36.1","goVersion":"go1.22"}': "a store with Prometheus' API, which says 0.36.1",
+    '{"application":"Grafana Mimir","version":"2.10.0","goVersion":"go1.21"}': "Grafana Mimir 2.10.0",
+}
+"""What VictoriaMetrics 1.79 and 1.112, Thanos and Mimir say of themselves, and what we call them."""
+
+
+@pytest.mark.parametrize("build", STORES)
+@pytest.mark.parametrize("rules", [{}, {"rules": '{"groups":[]}'}])
+def test_a_store_with_what_our_rules_recorded_will_do(
+    store: Callable[..., str], build: str, rules: dict[str, str]
+) -> None:
+    """Whatever version it says, and whether it answers for rules; not one in which nothing of them arrives."""
+    sample = '{"metric":{"__name__":"run:ranks:count","run":"a"},"value":[1764000000,"8"]}'
+    there = Prometheus(store(status_buildinfo=build, query=f'{{"result":[{sample}]}}', **rules))
+    assert there.version() == STORES[build]
+    there.check()
+    bare = Prometheus(store(status_buildinfo=build, query='{"result":[]}', **rules))
+    with pytest.raises(PrometheusError, match=r"has none of our rules: add .* or, where another one evaluates them"):
+        bare.check()
 
 
 def test_a_silent_one_is_not_waited_for() -> None:

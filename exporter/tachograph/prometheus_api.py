@@ -130,14 +130,27 @@ class Prometheus:
         return self._ask("rules", {"type": "alert"}, _rules, method="GET")
 
     def version(self) -> str:
-        """Return the version; raise PrometheusError if it is too old for our rules."""
-        version = self._ask("status/buildinfo", {}, lambda data: str(data.get("version", "")), method="GET")
+        """Return what answers, and its version; raise PrometheusError for a Prometheus too old for our rules.
+
+        Other stores have versions of their own: Mimir gives its name beside it, Thanos counts from 0, and VictoriaMetrics
+        gives that of a Prometheus and nothing else.
+        """
+        build = self._ask("status/buildinfo", {}, dict, method="GET")
+        version = str(build.get("version", ""))
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isascii() and part.isdigit())
+        if name := build.get("application"):
+            return f"{name} {version}"
+        if "goVersion" not in build or numbers[:1] == (0,):
+            return f"a store with Prometheus' API{version and f', which says {version}'}"
         if numbers and numbers < OLDEST:
             raise PrometheusError(
                 f"Prometheus {version} at {self.url} is too old: {'.'.join(map(str, OLDEST))} or later is needed"
             )
-        return version
+        return f"Prometheus {version}"
+
+    def has_recorded(self) -> bool:
+        """Return whether it has what our rules recorded within the hour, whoever evaluated them."""
+        return bool(self.instant(f"last_over_time({MARK}[1h])"))
 
     def rules(self) -> list[LoadedRule]:
         """Return every rule, recording and alerting."""
@@ -156,12 +169,16 @@ class Prometheus:
         )
 
     def check(self) -> None:
-        """Raise unless this is a Prometheus of a supported version that has our rules."""
+        """Raise unless this is a Prometheus of a supported version that has our rules, or a store with their series."""
         self.version()
-        recorded = self._ask("rules", {"type": "record"}, _rules, method="GET")
-        if not any(rule["name"] == MARK for rule in recorded):
+        try:
+            recorded = self._ask("rules", {"type": "record"}, _rules, method="GET")
+        except PrometheusError:  # a store evaluates none
+            recorded = []
+        if not any(rule["name"] == MARK for rule in recorded) and not self.has_recorded():
             raise PrometheusError(
-                f"Prometheus at {self.url} has none of our rules: add prometheus/rules/*.yml to its rule_files"
+                f"Prometheus at {self.url} has none of our rules: add prometheus/rules/*.yml to its rule_files; or, where "
+                f"another one evaluates them, have that write {MARK} and the others here"
             )
 
     def known(self, run: str, start: float | None = None, end: float | None = None) -> None:

@@ -19,6 +19,7 @@ from tachograph.alertmanager_api import Alertmanager
 from tachograph.bundle import merged
 from tachograph.doctor import node_checks, prometheus_checks
 from tachograph.doctor.alertmanager_checks import TEST_PAGE, WATCHDOG, _arriving
+from tachograph.doctor.check_result import FAIL, OK, UNKNOWN
 from tachograph.doctor.command import main
 from tachograph.doctor.node_checks import is_here
 from tachograph.prometheus_api import LoadedRule, Prometheus
@@ -414,3 +415,16 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.delenv("ALERTMANAGER_URL", raising=False)
     assert main(["--send-test-page"]) == 2
     assert "--send-test-page needs --alertmanager ADDRESS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_store_is_asked_for_what_it_can_tell(store: Callable[..., str], arrives: bool) -> None:
+    """Whether samples arrive, and what the rules record; not what is scraped, nor by whom the rules are evaluated."""
+    sample = '{"metric":{},"value":[1764000000,"3"]}' if arrives else ""
+    prometheus = Prometheus(store(status_buildinfo="{}", query=f'{{"result":[{sample}]}}'))
+    first, samples, recorded, rest = prometheus_checks.checks(prometheus)
+    arriving = OK if arrives else FAIL
+    assert [first.verdict, samples.verdict, recorded.verdict, rest.verdict] == [OK, arriving, arriving, UNKNOWN]
+    assert first.what.startswith("a store with Prometheus' API at http://127.0.0.1:")
+    assert (samples.what == "samples of 3 exporters within 5 minutes") == arrives
+    assert rest.what.startswith("whether all ")

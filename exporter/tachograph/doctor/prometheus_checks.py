@@ -18,8 +18,12 @@ LONGEST_INTERVAL_SECONDS = 60.0
 
 def checks(prometheus: Prometheus) -> Iterator[CheckResult]:
     """Yield the results of a Prometheus; raise PrometheusError where it does not answer."""
-    yield ok(f"Prometheus {prometheus.version()} at {prometheus.url}")
+    version = prometheus.version()
+    yield ok(f"{version} at {prometheus.url}")
     shipped = {name for path in rules.sources() for name in _groups_of(path.read_text(encoding="utf-8"))}
+    if not version.startswith("Prometheus "):
+        yield from _store(prometheus, shipped)
+        return
     loaded = [rule for rule in prometheus.rules() if rule.group in shipped]
     yield from _rules(loaded, shipped)
     yield from _jobs(prometheus, loaded)
@@ -28,6 +32,23 @@ def checks(prometheus: Prometheus) -> Iterator[CheckResult]:
         yield ok(f"it sends alerts to {listed([without_password(url) for url in found])}")
     else:
         yield fail("it knows no Alertmanager", "name all its peers in `alerting: alertmanagers:` of prometheus.yml")
+
+
+def _store(prometheus: Prometheus, shipped: set[str]) -> Iterator[CheckResult]:
+    """Yield what a store can tell that others write to: whether samples and what the rules record arrive."""
+    exporters = prometheus.instant("count(last_over_time(tachograph_exporter_info[5m]))")
+    if exporters:
+        yield ok(f"samples of {plural(round(exporters[0].value), 'exporter')} within 5 minutes")
+    else:
+        yield fail("no sample of an exporter within 5 minutes", "docs/deploy/other-prometheus.md")
+    if prometheus.has_recorded():
+        yield ok("what the rules record arrives here")
+    else:
+        yield fail("nothing that our rules record has arrived within an hour", "docs/deploy/other-prometheus.md")
+    yield unknown(
+        f"whether all {len(shipped)} groups of rules evaluate, what is scraped, and which Alertmanager gets the alerts",
+        "ask what evaluates the rules: tachograph doctor --prometheus URL",
+    )
 
 
 def _groups_of(text: str) -> list[str]:
