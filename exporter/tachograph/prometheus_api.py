@@ -132,8 +132,8 @@ class Prometheus:
     def version(self) -> str:
         """Return what answers, and its version; raise PrometheusError for a Prometheus too old for our rules.
 
-        Other stores have versions of their own: Mimir gives its name beside it, Thanos counts from 0, and VictoriaMetrics
-        gives that of a Prometheus and nothing else.
+        Other stores have versions of their own: Mimir gives its name beside it, Thanos counts from 0, and
+        VictoriaMetrics gives that of a Prometheus and nothing else.
         """
         build = self._ask("status/buildinfo", {}, dict, method="GET")
         version = str(build.get("version", ""))
@@ -177,8 +177,8 @@ class Prometheus:
             recorded = []
         if not any(rule["name"] == MARK for rule in recorded) and not self.has_recorded():
             raise PrometheusError(
-                f"Prometheus at {self.url} has none of our rules: add prometheus/rules/*.yml to its rule_files; or, where "
-                f"another one evaluates them, have that write {MARK} and the others here"
+                f"Prometheus at {self.url} has none of our rules: add prometheus/rules/*.yml to its rule_files; or, "
+                f"where another one evaluates them, have that write {MARK} and the others here"
             )
 
     def known(self, run: str, start: float | None = None, end: float | None = None) -> None:
