@@ -100,6 +100,7 @@ def _stuck(site: SeamSite) -> Broken:
     return Broken(
         (faults.Stuck(at=site.at, rank=site.rank, phase=phase),),
         page("RunHung", within, site.who, f"rank {site.rank} "),
+        unseen=_pages("RunHung"),
     )  # fmt: skip
 
 
@@ -151,9 +152,11 @@ def _away(site: SeamSite, node: int, begins: float) -> Seam:
     fault = faults.ExporterDown(at=site.at + begins, lasts=away, node=node)
     back = max(0.0, begins + away)
     instance = {"instance": site.fleet.node_name(node)}
-    # After four minutes, an exporter that is away is a ticket, and a third of a run that is out of sight is a page.
+    # After four minutes, an exporter that is away is a ticket, and a third of a run that is out of sight is a page. A
+    # late rank of that node is named anew.
     may = (Tolerated(alert="ExporterDown", receiver="ticket", labels=instance), *_pages("RunBlind"))
     is_own = node == site.node
+    may += _pages("MfuDropped", "StragglerRank") * is_own
     return Seam(
         (fault,),
         later=back + site.scrape if begins <= 0 and back else 0.0,

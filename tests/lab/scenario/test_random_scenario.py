@@ -7,6 +7,7 @@ import pytest
 from tachograph_lab.commands import campaign, healthy
 from tachograph_lab.replay.batch import Outcome
 from tachograph_lab.replay.verdict import ReceivedAlert, judge
+from tachograph_lab.scenario import random_seams
 from tachograph_lab.scenario.checks import check
 from tachograph_lab.scenario.faults import FAULTS
 from tachograph_lab.scenario.random_incidents import KINDS
@@ -41,6 +42,18 @@ def test_a_campaign_of_the_field_draws_its_habits() -> None:
     assert {(scrape, one.within, one.plus_scrapes, one.plus_evaluations) for scrape, one in swift} == {
         (5, 10, 0, 0), (15, 2, 2, 2), (30, 2, 2, 2),
     }  # fmt: skip
+
+
+def test_seams_are_sound_and_drawn_beside_every_incident() -> None:
+    """The same number and seed give the same scenario; each incident meets each seam within 70 numbers."""
+    drawn = [random_seams.generate(number, 1) for number in range(140)]
+    assert drawn == [random_seams.generate(number, 1) for number in range(140)]
+    assert not [problem for scenario in drawn for problem in check(scenario)]
+    pairs = {tuple(scenario.title.split(": ")[1].split(", ")[:2]) for scenario in drawn[:70]}
+    assert len(pairs) == len(random_seams.INCIDENTS) * len(random_seams.SEAMS)
+    blind = [scenario for scenario in drawn if "killed, its exporter away," in scenario.title]
+    assert blind
+    assert all(not scenario.expect and scenario.may for scenario in blind)
 
 
 def test_of_uneven_stages_one_of_the_last_is_to_blame() -> None:
