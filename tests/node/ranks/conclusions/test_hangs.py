@@ -74,3 +74,67 @@ def test_a_node_says_how_long_an_overdue_run_may_pause(node: Any) -> None:
     node.says(0, "backward", threshold={"hang_seconds": 500.0}, recent_step_seconds=1.0)
     node.turn(485, *range(4))
     assert node.told("pause_limit_seconds")["pause_limit_seconds", "some_pause"] == 503
+
+
+class Loop:
+    """Four ranks; every 20 steps, rank 0 is in a phase within the step for a while, and the others wait for it."""
+
+    def __init__(self, node: Any) -> None:
+        self.node, self.steps = node, 0.0
+
+    def makes(self, steps: int) -> None:
+        self.steps += steps
+        self.node.turn(3, *range(4))
+        self.says("forward", made=0.0)
+        self.node.turn(1, *range(4))
+
+    def says(self, phase: str, **made: float) -> None:
+        for rank in range(4):
+            own = phase if rank == 0 else "collective"
+            self.node.says(rank, own, recent_step_seconds=1.0, steps_total=self.steps, **made)
+
+    def pauses(self, seconds: int, phase: str = "forward") -> None:
+        self.makes(20)
+        self.says(phase)
+        self.node.turn(seconds, *range(4))
+
+    @property
+    def limit(self) -> float | None:
+        return self.node.told("pause_limit_seconds").get(("pause_limit_seconds", "some_pause"))
+
+
+def test_a_loop_that_pauses_within_steps_is_learned(node: Any) -> None:
+    """Half as long again after the first time, three times as long once it is regular; no more than half an hour."""
+    loop = Loop(node)
+    found = []
+    for _ in range(5):
+        loop.pauses(200)
+        found.append(loop.limit)
+    assert found[0] is None
+    assert found[1:] == [1.5 * 204 + 3] * 2 + [3 * 204 + 3] * 2
+    loop.pauses(200, "data")
+    assert loop.limit is None, "another standstill is no habit"
+    loop.makes(20)
+    for rank in range(4):
+        node.says(rank, "collective", recent_step_seconds=1.0, steps_total=loop.steps)
+    node.turn(60, *range(4))
+    assert loop.limit is None, "all wait: for somebody elsewhere"
+
+
+@pytest.mark.parametrize(("steps", "is_habit"), [(900, True), (1100, False)])
+def test_what_happened_once_is_soon_no_habit(node: Any, steps: int, is_habit: bool) -> None:
+    """After a thousand steps without another it is forgotten."""
+    loop = Loop(node)
+    loop.pauses(200)
+    loop.makes(1)
+    loop.makes(steps)
+    loop.pauses(60)
+    assert (loop.limit is not None) == is_habit
+
+
+def test_a_long_habit_is_bounded(node: Any) -> None:
+    """By half an hour, and three steps."""
+    loop = Loop(node)
+    for _ in range(3):
+        loop.pauses(1300)
+    assert loop.limit == 1803

@@ -37,7 +37,21 @@ STAYS_AWAY_SECONDS = 240.0
 """Instead of that, most ranks save or evaluate, and wait for one that does not come to their collective."""
 PAUSE_FACTOR = 3.0
 """A pause may last so many times the longest of six hours, but no more than a long one."""
+ONCE_FACTOR, REGULAR = 1.5, 3
+"""Within a step, ranks may make others wait for so many times as long as they have done before, where that was so often
+as to be regular for PAUSE_FACTOR times: to generate, to simulate, to compile again."""
+ONCE_STEPS = 1000.0
+"""What happened once, and not again within so many steps, was no habit."""
 QUIET = (*diagnosis.QUIET_PHASES, STUCK_SAVE)
+
+
+class Gap(NamedTuple):
+    """A standstill that `ended` with a step, after `seconds` in which ranks were in these phases, and after `steps`."""
+
+    ended: float
+    seconds: float
+    phases: frozenset[str]
+    steps: float
 
 
 class TimeWithoutStep(NamedTuple):
@@ -111,11 +125,12 @@ def stands_in(rank: Rank, view: RunView) -> str:
 
 
 class Hang:
-    """Remembers the pauses of six hours, when a rank last paused, and when one last entered a collective."""
+    """Remembers the standstills of six hours, when a rank last paused, and when one last entered a collective."""
 
     def __init__(self) -> None:
-        self._pauses: deque[tuple[float, float]] = deque()
+        self._gaps: deque[Gap] = deque()
         self._without_step = 0.0
+        self._phases: frozenset[str] = frozenset()
         self._paused: float | None = None
         self._is_pausing = False
         self._entered: Counter[str] = Counter()
@@ -123,16 +138,17 @@ class Hang:
 
     def look(self, view: RunView) -> None:
         """Note whether the run pauses, and how long it did."""
-        while self._pauses and view.now - self._pauses[0][0] > PAUSE_MEMORY_SECONDS:
-            self._pauses.popleft()
+        while self._gaps and view.now - self._gaps[0].ended > PAUSE_MEMORY_SECONDS:
+            self._gaps.popleft()
         seconds = view.without_step
         if seconds is not None and seconds <= view.hang_limit:
             if self._without_step:
-                self._pauses.append((view.now, self._without_step))
-            self._without_step, self._paused, self._entered = 0.0, None, Counter()
+                self._gaps.append(Gap(view.now, self._without_step, self._phases, _steps(view)))
+            self._without_step, self._paused, self._entered, self._phases = 0.0, None, Counter(), frozenset()
             return
         self._without_step = seconds or 0.0
         ranks = members(view)
+        self._phases |= {doing(rank) for rank in ranks}
         self._is_pausing = seconds is not None and _is_pausing(ranks, view)
         if self._is_pausing:
             self._paused = view.now
@@ -200,12 +216,26 @@ class Hang:
 
     def _pauses_of(self, phases: Sequence[str], view: RunView) -> dict[str, float]:
         """Return for how long the run may make no step while it pauses, if it does."""
-        longest = max((seconds for _, seconds in self._pauses), default=0.0)
+        longest = max((gap.seconds for gap in self._gaps), default=0.0)
         has_saved = any(rank.saved_at is not None or rank.saves.count for rank in view.states)
         has_step = view.step_seconds is not None
         found = pauses(phases, longest, has_step=has_step, has_saved=has_saved)
+        if not found and (usual := self._usual_gap(phases, view)):
+            found = {SOME_PAUSE: usual}
         steps = diagnosis.HANG_STEPS * (view.step_seconds or 0.0)
         return {when: max(view.hang_limit, seconds + steps) for when, seconds in found.items()}
+
+    def _usual_gap(self, phases: Sequence[str], view: RunView) -> float:
+        """Return for how long ranks may make others wait in these phases, by how long they have; 0 if they have not.
+
+        A node whose ranks all wait knows of no habit: the cause is elsewhere.
+        """
+        busy = {*phases} - {*diagnosis.WAITING_PHASES, UNKNOWN, STUCK_SAVE}
+        alike = [gap for gap in self._gaps if busy and gap.phases.issuperset(phases)]
+        if not alike or (len(alike) == 1 and _steps(view) - alike[0].steps > ONCE_STEPS):
+            return 0.0
+        factor = PAUSE_FACTOR if len(alike) >= REGULAR else ONCE_FACTOR
+        return min(factor * max(gap.seconds for gap in alike), LONG_PAUSE_SECONDS)
 
     def _evidence(self, ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
         phases = [stands_in(rank, view) for rank in ranks]
@@ -238,6 +268,10 @@ def _collectives(ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
     for group, each in sorted(numbers.items()):
         for figure, value in (("furthest", max(each)), ("least", min(each)), ("per_step", most[group])):
             yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure), value)
+
+
+def _steps(view: RunView) -> float:
+    return max(view.totals(catalog.TRAIN_STEPS.key), default=0.0)
 
 
 def _start_stalled_seconds(ranks: Collection[Rank], view: RunView) -> float:
