@@ -12,9 +12,9 @@ from typing import Any
 from tachograph.alertmanager_api import Alertmanager
 from tachograph.bundle import merged
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
+from tachograph.findings.kinds import WATCHDOG
 from tachograph.humanize import count, listed, plural
 
-WATCHDOG = "TachographWatchdog"
 TEST_PAGE = "TachographTestPage"
 TEST_SECONDS = 60.0
 """For which the test page lasts: longer than a page waits for its cause."""

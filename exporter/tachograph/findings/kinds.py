@@ -22,6 +22,9 @@ SEVERITIES: Mapping[str, str] = {"critical": "page", "warning": "ticket", "info"
 CATEGORIES = (*FAILURE_CATEGORIES, "learning", "compute", "monitoring", "none")
 """Where the cause lies, and so who looks: the categories of failures, and a few that no failure shows."""
 
+WATCHDOG = "TachographWatchdog"
+"""The alert that always fires, and is no finding: where it does not arrive, no page does."""
+
 RUNBOOKS = "https://github.com/tachograph/tachograph/blob/main/runbooks"
 
 
