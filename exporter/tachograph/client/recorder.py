@@ -152,9 +152,9 @@ class Recorder(Uncopied):
             if limit := os.environ.get(HANG_ENVIRONMENT):
                 active.threshold("hang_seconds", decimal(limit))
             try:
-                active.start(sinks, trace, socket)
+                active.start(sinks, trace)
                 self._use(active)
-                active.register(self._silence)
+                self._connect(active, socket)
             except BaseException:
                 self._use(NO_OP)
                 active.release(close=False)
@@ -381,6 +381,11 @@ class Recorder(Uncopied):
     def _use(self, calls: NoOpCalls) -> None:
         """Have every call from now on go to this implementation; steps and phases are looked up here, once."""
         self._calls, self._step, self._phases = calls, calls.step, calls.phases
+
+    def _connect(self, active: ActiveCalls, socket: object) -> None:
+        """Speak to the exporter, from now to the end of the process."""
+        active.connect(socket)
+        active.register(self._silence)
 
     def _silence(self) -> None:
         """Record nothing any more: in a forked child the record is the parent's."""

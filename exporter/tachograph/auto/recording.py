@@ -1,0 +1,103 @@
+"""The record of a process of which nobody has said that it trains: it begins once parameters have been updated."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Callable, Collection
+
+from tachograph.attach.script_recording import ScriptRecording
+from tachograph.attach.summary import Summary
+from tachograph.client.active import ActiveCalls
+from tachograph.client.core.contained import contained
+from tachograph.client.recorder import Recorder
+from tachograph.integrations.loop import Loop
+
+
+class WaitingRecorder(Recorder):
+    """Measures from the start, and has neither thread nor socket until `begin`; `faults` are sent with its state."""
+
+    def __init__(self, faults: Collection[str]) -> None:
+        self._faults = faults
+        self._waiting: ActiveCalls | None = None
+        super().__init__()
+
+    def _connect(self, active: ActiveCalls, socket: object) -> None:
+        active.state.faults = self._faults
+        self._waiting = active
+
+    @property
+    def begun(self) -> bool:
+        """Whether the exporter may have heard of it."""
+        return self._waiting is None
+
+    @contained
+    def begin(self) -> None:
+        """Send what was measured so far, and what follows."""
+        active, self._waiting = self._waiting, None
+        if active is None:
+            return
+        try:
+            super()._connect(active, None)
+        except BaseException:
+            self._silence()
+            raise
+
+    def leave(self) -> None:
+        """Record nothing any more, in a forked child."""
+        self._silence()
+
+
+class AutoRecording(ScriptRecording):
+    """Is recorded is the thread that trains, of this process or of a child forked from it.
+
+    `finish` settles what the end of the process leaves open; `anew` is called in a forked child, which may train, too.
+    """
+
+    def __init__(self, faults: Collection[str]) -> None:
+        super().__init__(self._waiting_recorder, Summary())
+        self._faults = faults
+        self._thread = 0
+        self.finish: Callable[[], object] = int
+        self.anew: Callable[[], None] = lambda: None
+        self._recorder: WaitingRecorder | None = None
+
+    def _waiting_recorder(self) -> Recorder:
+        self._recorder = WaitingRecorder(self._faults)
+        return self._recorder
+
+    def here(self) -> Loop | None:
+        """Return the loop to report to; the first thread that is heard of is the one until another trains."""
+        self._thread = self._thread or threading.get_ident()
+        return super().here()
+
+    def trains_here(self) -> Loop | None:
+        """Return it to the thread that calls, which trains: if none has before, or that one is over."""
+        if self._thread != (caller := threading.get_ident()) and self.active:
+            begun = self._recorder is not None and self._recorder.begun and self.loop is not None
+            if not begun or all(one.ident != self._thread for one in threading.enumerate()):
+                self.end()
+                self._thread = caller
+        return self.here()
+
+    def updated(self) -> None:
+        """Begin the record."""
+        if self._recorder is None or self._recorder.begun:
+            return
+        self._recorder.begin()
+        atexit.unregister(self.finish)
+        atexit.register(self.finish)  # after the recorder's own, so that it runs before
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:  # it leaves by os._exit
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self.finish, exitpriority=1)
+
+    def forked(self) -> None:
+        """Begin anew in a child: the record of the parent is the parent's."""
+        recorder, self._recorder, self.loop = self._recorder, None, None
+        self._thread = 0
+        if recorder is not None:
+            recorder.leave()
+        self.anew()
