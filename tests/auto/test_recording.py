@@ -13,6 +13,7 @@ import pytest
 
 from tachograph.auto.command import FOLDER, write_copy
 from tachograph_lab.processes import free_port
+from tests.client.conftest import Exporter, wait_until
 
 HERE = Path(__file__).parent
 ARMED, KINDS = HERE / "armed.py", HERE / "kinds_of_process.py"
@@ -117,3 +118,23 @@ def test_a_copy_needs_no_installation(scraped: Any, tmp_path: Path) -> None:
     assert (done.status, said_by_program[1:]) == (0, [f"theirs {theirs}"]), said_by_program
     assert said_by_program[0].startswith("weights ")
     assert done.value("steps_total", run="copy", rank=0) == STEPS
+
+
+def test_what_cannot_be_seen_is_said_to_the_exporter_alone(torch_programs: Any, tmp_path: Path) -> None:
+    """Here PyTorch has no function that clips: the rest is recorded, and the program's log knows nothing of it."""
+    exporter = Exporter(tmp_path / "rank.sock")
+    exporter.start()
+    code = (
+        f"import runpy, torch; del torch.nn.utils.clip_grad_norm_; runpy.run_path({str(ARMED)!r}, run_name='__main__')"
+    )
+    program = torch_programs(code, KINDS, "trains", TACHOGRAPH_SOCKET=str(exporter.path))
+    said = program.end()
+    assert said.startswith("weights ")
+    assert said.count("\n") == 1
+    (talk,) = exporter.talks
+    wait_until(lambda: talk.frames[-1]["type"] == "bye")
+    state = talk.frames[-2]
+    assert state["metrics"]["steps_total"] == STEPS
+    (notice,) = state["notices"]
+    assert notice.startswith("nothing is seen of clipping: AttributeError(")
+    exporter.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tachograph.auto.command import COPIED, FOLDER, PACKAGE, main, write_copy
+from tests.client.conftest import Exporter, wait_until
 
 DESCRIBES = """
 import os, signal, sys, threading
@@ -148,7 +150,7 @@ FAULTS: Mapping[str, str] = {
 
 @pytest.mark.parametrize("broken", [*FAULTS, None])
 def test_a_fault_of_ours_leaves_the_program_alone(tmp_path: Path, broken: str | None) -> None:
-    """Whatever of ours fails, what the program imports is what it imports without us, and nobody hears of it.
+    """Whatever of ours fails, what the program imports is what it imports without us; the exporter hears of it, once.
 
     What stands in for PyTorch here has none of its names, so that none of our hooks finds what it looks for.
     """
@@ -161,7 +163,17 @@ def test_a_fault_of_ours_leaves_the_program_alone(tmp_path: Path, broken: str | 
         "import threading; print(torch.__spec__.origin, threading.active_count()); import importlib\n"
         "print(importlib.reload(torch) is torch)"
     )
-    assert run(code, tmp_path / "auto", folder) == run(code, folder)
+    exporter = Exporter(tmp_path / "rank.sock")
+    exporter.start()
+    assert run(code, tmp_path / "auto", folder, TACHOGRAPH_SOCKET=str(exporter.path)) == run(code, folder)
+    if broken in (None, "auto/copied.py"):  # nothing is wrong, or there is nothing that could say so
+        assert exporter.talks == []
+    else:
+        wait_until(lambda: exporter.talks and exporter.talks[0].frames)
+        ((told,),) = (talk.frames for talk in exporter.talks)
+        assert told["type"] == "unrecorded"
+        assert re.match("RuntimeError: ours|ModuleNotFoundError: No module named 'there|SyntaxError: ", told["why"])
+    exporter.stop()
     folder = written(folder, "torch", "raise OSError('no driver')")
     status, out, errors = run("import torch", tmp_path / "auto", folder)
     assert (status, out, errors.splitlines()[-1]) == (1, "", "OSError: no driver")

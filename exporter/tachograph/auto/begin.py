@@ -1,4 +1,4 @@
-"""What the import of PyTorch begins: its hooks, and a record that waits for a training."""
+"""The hooks into PyTorch, set once it has been imported, and a record that waits for a training."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from tachograph.attach.observer import Observer
 from tachograph.attach.summary import Summary
 from tachograph.attach.torch_hooks import attach
 from tachograph.auto.recording import AutoRecording
+from tachograph.auto.trouble import tell
 from tachograph.client.core.notice import tell_instead
 
 UNREACHABLE = frozenset({"exporter", "permission", "refusal"})
 """Subjects of notices on an exporter that cannot be spoken to."""
+
+UNRECORDED = frozenset({"run", "start"})
+"""Subjects of those on a record that could not begin, which can say nothing itself."""
 
 
 def begin(torch: Any) -> Callable[[], None]:  # noqa: ANN401 - a module that we do not import
@@ -20,7 +24,9 @@ def begin(torch: Any) -> Callable[[], None]:  # noqa: ANN401 - a module that we 
     faults: dict[str, str] = {}
 
     def told(subject: str, text: str) -> None:
-        if subject not in UNREACHABLE:
+        if subject in UNRECORDED:
+            tell(text)
+        elif subject not in UNREACHABLE:
             faults[subject] = text
 
     tell_instead(told)

@@ -47,7 +47,10 @@ class TorchHook(object):
         spec = spec_from_file_location("_tachograph_copied", os.path.join(package, "auto", "copied.py"))
         copied = module_from_spec(spec)
         spec.loader.exec_module(copied)
-        self.step_back = copied.load(package, "auto.begin").begin(torch)
+        try:
+            self.step_back = copied.load(package, "auto.begin").begin(torch)
+        except Exception as error:
+            copied.load(package, "auto.trouble").tell("%s: %s" % (type(error).__name__, error))
 
     def on_recorder(self, module):
         """Step back when the program makes a recorder; of an older release, when it has loaded what makes one."""
