@@ -33,10 +33,10 @@ def begin(torch: Any) -> Callable[[], None]:  # noqa: ANN401 - a module that we 
     recording = AutoRecording(faults.values())
     observer = Observer(recording)
 
-    def anew() -> None:
+    def forget() -> None:
         observer.summary = recording.summary = Summary()
         observer.begin_training()
 
-    recording.finish, recording.anew = observer.finish, anew
+    recording.finish, recording.forget = observer.finish, forget
     attach(torch, observer)
     return recording.script_records

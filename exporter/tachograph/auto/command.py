@@ -42,14 +42,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def write_copy(folder: Path) -> None:
-    """Write the folder with all that it needs; raise OSError. What starts meanwhile is recorded, or runs as without."""
+def write_copy(folder: Path, source: Path = PACKAGE) -> None:
+    """Write the folder with all that it needs, of the package in `source`; raise OSError.
+
+    What starts meanwhile is recorded, or runs as without.
+    """
     package = folder / "site-packages/tachograph"  # cannot be imported from the folder: that is no name of a module
     folder.mkdir(parents=True, exist_ok=True)
     rmtree(package, ignore_errors=True)
     package.mkdir(parents=True)
-    for file in PACKAGE.glob("*.py"):
+    for file in source.glob("*.py"):
         copy(file, package)
     for name in COPIED:
-        copytree(PACKAGE / name, package / name, ignore=ignore_patterns("__pycache__", "command.py"))
-    copy(FOLDER / "sitecustomize.py", folder)
+        copytree(source / name, package / name, ignore=ignore_patterns("__pycache__", "command.py"))
+    copy(source / "auto/folder/sitecustomize.py", folder)

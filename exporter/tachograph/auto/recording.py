@@ -50,9 +50,9 @@ class WaitingRecorder(Recorder):
 
 
 class AutoRecording(ScriptRecording):
-    """Is recorded is the thread that trains, of this process or of a child forked from it.
+    """Recorded is the thread that trains, of this process or of a child forked from it.
 
-    `finish` settles what the end of the process leaves open; `anew` is called in a forked child, which may train, too.
+    `finish` settles what the end of the process leaves open; `forget` is called in a forked child, which may train too.
     """
 
     def __init__(self, faults: Collection[str]) -> None:
@@ -60,7 +60,7 @@ class AutoRecording(ScriptRecording):
         self._faults = faults
         self._thread = 0
         self.finish: Callable[[], object] = int
-        self.anew: Callable[[], None] = lambda: None
+        self.forget: Callable[[], None] = lambda: None
         self._recorder: WaitingRecorder | None = None
 
     def _waiting_recorder(self) -> Recorder:
@@ -95,9 +95,9 @@ class AutoRecording(ScriptRecording):
             Finalize(None, self.finish, exitpriority=1)
 
     def forked(self) -> None:
-        """Begin anew in a child: the record of the parent is the parent's."""
+        """Start again in a child: the record of the parent is the parent's."""
         recorder, self._recorder, self.loop = self._recorder, None, None
         self._thread = 0
         if recorder is not None:
             recorder.leave()
-        self.anew()
+        self.forget()
