@@ -1,6 +1,7 @@
 """The package under a name of its own: a program's `tachograph`, whichever it has installed, stays the program's.
 
 Imports in our modules say `tachograph`. They are executed with an `__import__` of their own, by which that is the copy.
+This file is loaded by its path: it imports nothing of ours by name.
 """
 
 from __future__ import annotations
@@ -8,12 +9,45 @@ from __future__ import annotations
 import builtins
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from types import ModuleType
 
 OURS, COPY = "tachograph", "_tachograph_auto"
+
+
+class Imports:
+    """What is done once PyTorch, or what makes a recorder, has been imported: called with the module."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._records_itself = False
+        self._step_back: Callable[[], None] | None = None
+
+    def __call__(self, module: ModuleType) -> None:
+        """Observe a process that has PyTorch, unless it is, or until it is, recorded by a recorder of its own."""
+        if module.__name__ != "torch":
+            made = getattr(module, "on_created", None)
+            if made is None:  # an older release, which loads this only to record
+                self._recorder_made()
+            else:
+                made(self._recorder_made)
+        elif self._step_back is None and not self._records_itself:
+            self._step_back = _nothing  # if the rest fails
+            try:
+                self._step_back = load(self._package, "auto.begin").begin(module)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
+                load(self._package, "auto.trouble").tell(f"{type(error).__name__}: {error}")
+
+    def _recorder_made(self) -> None:
+        self._records_itself = True
+        if self._step_back is not None:
+            self._step_back()
+
+
+def _nothing() -> None:
+    pass
 
 
 def load(package: str, module: str) -> ModuleType:

@@ -1,91 +1,67 @@
 """Records every training of an environment: this folder on PYTHONPATH is the whole switch (docs/auto.md).
 
-Every Python of that environment runs this at its start, those that never train included: so it is one file, imports
-nothing that is not there already, and is written so that every Python can read it, though only 3.10 and later record.
+Every Python of that environment runs this at its start, also those that never train: so it is short, imports nothing
+that is not there already, and is written so that every Python can read it, though only 3.10 and later record.
 """
 
 import os
 import sys
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-RECORDER = "tachograph.client.recorder"
+WATCHED = ("torch", "tachograph.client.recorder")
 
 
 class TorchHook(object):
     """Acts once PyTorch, or a recorder of the program's own, has been imported; finds what the other finders find."""
 
-    def __init__(self):
-        self.records_itself = False
-        self.step_back = None
+    act = None
 
     def find_spec(self, name, path=None, target=None):
         """Return the spec of these two modules, hooked; None for every other."""
-        act = self.on_torch if name == "torch" else self.on_recorder if name == RECORDER else None
-        if act is None:
+        if name not in WATCHED:
             return None
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
             if spec is not None:
                 try:
-                    _call_after(spec, act)
+                    self.hook(spec)
                 except Exception:
                     pass
                 return spec
         return None
 
-    def on_torch(self, torch):
-        """Observe this process from now on, unless it is recorded by a recorder of its own."""
-        if self.step_back is not None or self.records_itself:
-            return
-        self.step_back = _disarmed
-        package = os.path.join(FOLDER, "site-packages", "tachograph")
-        if not os.path.isdir(package):  # not a copy: the folder in the package itself
-            package = os.path.dirname(os.path.dirname(FOLDER))
-        from importlib.util import module_from_spec, spec_from_file_location
+    def hook(self, spec):
+        """Have this spec's loader, which is the module's own, act after it has executed the module."""
+        loader = spec.loader
+        execute = loader.exec_module
 
-        spec = spec_from_file_location("_tachograph_copied", os.path.join(package, "auto", "copied.py"))
-        copied = module_from_spec(spec)
-        spec.loader.exec_module(copied)
-        try:
-            self.step_back = copied.load(package, "auto.begin").begin(torch)
-        except Exception as error:
-            copied.load(package, "auto.trouble").tell("%s: %s" % (type(error).__name__, error))
-
-    def on_recorder(self, module):
-        """Step back when the program makes a recorder; of an older release, when it has loaded what makes one."""
-        if hasattr(module, "on_created"):
-            module.on_created(self.recorder_made)
-        else:
-            self.recorder_made()
-
-    def recorder_made(self):
-        """Record nothing beside the program's own recorder."""
-        self.records_itself = True
-        if self.step_back is not None:
-            self.step_back()
-
-
-def _disarmed():
-    pass
-
-
-def _call_after(spec, act):
-    loader = spec.loader
-    execute = loader.exec_module
-    if isinstance(loader, type):  # of all frozen modules
-        return
-
-    def exec_module(module):
-        execute(module)
-        if module.__name__ == spec.name:
-            try:
+        def exec_module(module):
+            execute(module)
+            if module.__name__ == spec.name:
                 loader.__dict__.pop("exec_module", None)
-                act(module)
-            except Exception:
-                pass
+                self.imported(module)
 
-    loader.exec_module = exec_module
+        if not isinstance(loader, type):  # else it is that of all frozen modules
+            loader.exec_module = exec_module
+
+    def imported(self, module):
+        """Act on a module, with what lies beside this file in a copy of the folder, else in the package around it."""
+        try:
+            if self.act is None:
+                self.act = id  # if the rest fails
+                package = os.path.join(FOLDER, "site-packages", "tachograph")
+                if not os.path.isdir(package):
+                    package = os.path.dirname(os.path.dirname(FOLDER))
+                from importlib.util import module_from_spec, spec_from_file_location
+
+                spec = spec_from_file_location("_tachograph_copied", os.path.join(package, "auto", "copied.py"))
+                copied = module_from_spec(spec)
+                spec.loader.exec_module(copied)
+                self.act = copied.Imports(package)
+            self.act(module)
+        except Exception:
+            pass
 
 
 def _arm():
@@ -95,10 +71,9 @@ def _arm():
         return
     hook = TorchHook()
     sys.meta_path.insert(0, hook)
-    if RECORDER in sys.modules:
-        hook.on_recorder(sys.modules[RECORDER])
-    if "torch" in sys.modules:
-        hook.on_torch(sys.modules["torch"])
+    for name in reversed(WATCHED):
+        if name in sys.modules:
+            hook.imported(sys.modules[name])
 
 
 def _hand_over():
