@@ -69,12 +69,18 @@ def main() -> None:
         child = get_context("fork").Process(target=train)
         child.start()
         child.join()
+    elif KIND == "side by side":
+        children = [get_context("fork").Process(target=train, args=(steps,)) for steps in (STEPS, STEPS + 1)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
     elif KIND == "thread":
         infer()
         worker = threading.Thread(target=train)
         worker.start()
         worker.join()
-        again = threading.Thread(target=train)
+        again = threading.Thread(target=train, args=(STEPS + 1,))
         again.start()
         again.join()
 

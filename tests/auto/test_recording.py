@@ -73,7 +73,17 @@ def test_the_thread_that_trains_is_recorded(forked: Any) -> None:
     """As in a worker of Ray's, though another one has drawn batches before; once it is over, the next one's."""
     done = forked(ARMED, KINDS, "thread", TACHOGRAPH_RUN="thread")
     assert done.status == 0, done.errors
-    assert done.value("steps_total", run="thread", rank=0) == STEPS
+    assert done.value("steps_total", run="thread", rank=0) == STEPS + 1
+
+
+def test_trainings_without_a_name_are_runs_of_their_own(forked: Any) -> None:
+    """Two that a user starts side by side, each of one process: neither is refused as a rank that is there already."""
+    done = forked(ARMED, KINDS, "side by side", LOGNAME="bob")
+    assert done.status == 0, done.errors
+    found = {dict(labels)["run"]: value for labels, value in done.having("steps_total", rank=0).items()}
+    mine = {run: value for run, value in found.items() if "local-bob" in run}
+    assert len(mine) == 2
+    assert sorted(mine.values()) == [STEPS, STEPS + 1]
 
 
 @pytest.mark.slow

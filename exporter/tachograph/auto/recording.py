@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 from collections.abc import Callable, Collection
@@ -11,8 +12,15 @@ from tachograph.attach.script_recording import ScriptRecording
 from tachograph.attach.summary import Summary
 from tachograph.client.active import ActiveCalls
 from tachograph.client.core.contained import contained
+from tachograph.client.hello.identity import discover, local_run
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
+
+
+def _name() -> str | None:
+    """Return a name of its own for a training of one process that has none: its user may start others beside it."""
+    who = discover({}, os.environ)
+    return f"{who.run}-{os.getpid()}" if who.world_size == 1 and who.run == local_run() else None
 
 
 class WaitingRecorder(Recorder):
@@ -21,7 +29,7 @@ class WaitingRecorder(Recorder):
     def __init__(self, faults: Collection[str]) -> None:
         self._faults = faults
         self._waiting: ActiveCalls | None = None
-        super().__init__()
+        super().__init__(run=_name())
 
     def _connect(self, active: ActiveCalls, socket: object) -> None:
         active.state.faults = self._faults
