@@ -39,6 +39,19 @@ POD: dict[str, Any] = {
         ]
     },
 }
+REQUEST = {"namespace": "research"}
+RUNS: list[tuple[dict[str, Any], str]] = [
+    ({"name": "job"}, "research-job"),
+    ({"generateName": "job-"}, "research-job-"),
+    ({"generateName": "job-", "ownerReferences": [{"name": "owner"}]}, "research-owner"),
+    ({"name": "job-0", "labels": {"x": "y", "batch.kubernetes.io/job-name": "job"}}, "research-job"),
+    (
+        {"name": "p", "labels": {"batch.kubernetes.io/job-name": "part", "jobset.sigs.k8s.io/jobset-name": "whole"}},
+        "research-whole",
+    ),
+]
+"""Metadata of a pod, and the name of its run."""
+
 PATHS = {"plain": FOLDER, "has": f"{FOLDER}:/mine", "empty": FOLDER}
 """What comes of PYTHONPATH; where its value is not in the pod, the container is left as it is."""
 
@@ -96,13 +109,14 @@ def patched(policy: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
 
     (mutation,) = policy["mutations"]
     (condition,) = policy["matchConditions"]
-    (variable,) = policy["variables"]
     seen = celpy.json_to_cel(pod)
     if not evaluated(condition["expression"], object=seen):
         return pod
-    variables = celpy.json_to_cel({variable["name"]: []})
-    variables[celpy.celtypes.StringType(variable["name"])] = evaluated(variable["expression"], object=seen)
-    patches = evaluated(mutation["jsonPatch"]["expression"], object=seen, variables=variables)
+    known = {"object": seen, "request": celpy.json_to_cel(REQUEST), "variables": celpy.celtypes.MapType()}
+    for variable in policy["variables"]:
+        name = celpy.celtypes.StringType(variable["name"])
+        known["variables"][name] = evaluated(variable["expression"], **known)
+    patches = evaluated(mutation["jsonPatch"]["expression"], **known)
     made = deepcopy(pod)
     for patch in json.loads(json.dumps(patches, cls=celpy.CELJSONEncoder)):
         assert patch["op"] == "add"
@@ -139,10 +153,15 @@ def test_a_pod_gets_the_folder_and_the_socket(policy: dict[str, Any]) -> None:
         assert sorted(mount["mountPath"] for mount in container["volumeMounts"]) == [FOLDER, "/run/tachograph"]
     assert environment(spec["containers"][1])["X"] == {"name": "X", "value": "1"}
     assert patched(policy, made) == made
+    for metadata, run in RUNS:
+        pod = deepcopy(POD) | {"metadata": metadata}
+        pod["spec"]["containers"][0]["env"] = [{"name": "TACHOGRAPH_RUN", "value": "mine"}]
+        found = [environment(one)["TACHOGRAPH_RUN"] for one in patched(policy, pod)["spec"]["containers"]]
+        assert [one["value"] for one in found] == ["mine", run, run, run]
 
 
 @pytest.mark.slow
-def test_kyverno_sets_the_same_path(program: Path) -> None:
+def test_kyverno_sets_the_same(program: Path) -> None:
     """By its own language, for the same containers."""
     jmespath = pytest.importorskip("jmespath", reason="`make test-all` installs it")
     (found,) = of_kind(rendered(program, MATRIX["kyverno"]), "ClusterPolicy").values()
@@ -157,6 +176,17 @@ def test_kyverno_sets_the_same_path(program: Path) -> None:
         if jmespath.search(condition["key"].strip("{} "), {"element": element}) == condition["value"]
     }
     assert made == PATHS
+    (each,) = found["spec"]["rules"][1]["mutate"]["foreach"]
+    (condition,) = each["preconditions"]["all"]
+    (container,) = each["patchStrategicMerge"]["spec"]["containers"]
+    (variable,) = container["env"]
+    assert variable["name"] == "TACHOGRAPH_RUN"
+    for metadata, run in RUNS:
+        known = {"request": {**REQUEST, "object": {"metadata": metadata}}, "element": {"name": "plain"}}
+        assert jmespath.search(variable["value"].strip("{} "), known) == run
+        assert jmespath.search(condition["key"].strip("{} "), known) == condition["value"]
+        known["element"] = {"env": [{"name": "TACHOGRAPH_RUN"}]}
+        assert jmespath.search(condition["key"].strip("{} "), known) != condition["value"]
 
 
 def exported(script: Path, **environment: str) -> str:
