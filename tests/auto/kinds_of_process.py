@@ -6,12 +6,13 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from multiprocessing import get_context
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-STEPS = 12
+STEPS, START = 12, 0.3
 KIND = sys.argv[1]
 
 
@@ -61,6 +62,7 @@ def main() -> None:
         torch.randn(3, requires_grad=True).sum().backward()  # a saliency map is no training
         say(*described())
     elif KIND == "trains":
+        time.sleep(START)
         train()
     elif KIND == "spawns":
         torch.multiprocessing.spawn(of_two, nprocs=2)

@@ -18,7 +18,7 @@ from tests.client.conftest import Exporter, wait_until
 HERE = Path(__file__).parent
 ARMED, KINDS = HERE / "armed.py", HERE / "kinds_of_process.py"
 LOOP = HERE.parent / "attach/loop_script.py"
-STEPS = 12
+STEPS, START = 12, 0.3
 
 pytestmark = pytest.mark.torch
 
@@ -128,6 +128,9 @@ def test_a_copy_needs_no_installation(scraped: Any, tmp_path: Path) -> None:
     assert (done.status, said_by_program[1:]) == (0, [f"theirs {theirs}"]), said_by_program
     assert said_by_program[0].startswith("weights ")
     assert done.value("steps_total", run="copy", rank=0) == STEPS
+    init = done.value("phase_seconds_total", run="copy", rank=0, phase="init")
+    assert init is not None
+    assert init >= START  # before the first batch
 
 
 def test_what_cannot_be_seen_is_said_to_the_exporter_alone(torch_programs: Any, tmp_path: Path) -> None:

@@ -27,6 +27,13 @@ class Imports:
 
     def __call__(self, module: ModuleType) -> None:
         """Observe a process that has PyTorch, unless it is, or until it is, recorded by a recorder of its own."""
+        try:
+            self._act(module)
+        except Exception as error:
+            if self._is_the_programs(error):
+                raise
+
+    def _act(self, module: ModuleType) -> None:
         if module.__name__ != "torch":
             made = getattr(module, "on_created", None)
             if made is None:  # an older release, which loads this only to record
@@ -35,10 +42,17 @@ class Imports:
                 made(self._recorder_made)
         elif self._step_back is None and not self._records_itself:
             self._step_back = _nothing  # if the rest fails
-            try:
-                self._step_back = load(self._package, "auto.begin").begin(module)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
-                load(self._package, "auto.trouble").tell(f"{type(error).__name__}: {error}")
+            self._step_back = load(self._package, "auto.begin").begin(module)
+
+    def _is_the_programs(self, error: Exception) -> bool:
+        """Return whether a signal handler of the program raised this; if not, tell the exporter."""
+        try:
+            if load(self._package, "client.core.notice").raised_by_signal(error):
+                return True
+            load(self._package, "auto.trouble").tell(f"{type(error).__name__}: {error}")
+        except Exception:  # noqa: BLE001 - what would say so is broken, too
+            pass
+        return False
 
     def _recorder_made(self) -> None:
         self._records_itself = True

@@ -6,15 +6,20 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
 
 from tachograph.attach.script_recording import ScriptRecording
 from tachograph.attach.summary import Summary
 from tachograph.client.active import ActiveCalls
-from tachograph.client.core.contained import contained
+from tachograph.client.core.notice import notice, raised_by_signal
 from tachograph.client.hello.identity import discover, local_run
 from tachograph.client.recorder import Recorder
 from tachograph.integrations.loop import Loop
+
+if TYPE_CHECKING:
+    from tachograph.client.transport.interfaces import Sink, Trace
 
 
 def _name() -> str | None:
@@ -24,15 +29,21 @@ def _name() -> str | None:
 
 
 class WaitingRecorder(Recorder):
-    """Measures from the start, and has neither thread nor socket until `begin`; `faults` are sent with its state."""
+    """Measures from the moment `since`, and has neither thread nor socket until `begin`.
 
-    def __init__(self, faults: Collection[str]) -> None:
-        self._faults = faults
+    `faults` are sent with its state.
+    """
+
+    def __init__(self, faults: Collection[str], since: float) -> None:
+        self._faults, self._since = faults, since
         self._waiting: ActiveCalls | None = None
         super().__init__(run=_name())
 
-    def _connect(self, active: ActiveCalls, socket: object) -> None:
+    def _start(self, active: ActiveCalls, sinks: Sequence[Sink], trace: Trace | None, socket: object) -> None:
         active.state.faults = self._faults
+        active.state.clock.since = self._since
+        active.start(sinks, trace)
+        self._use(active)
         self._waiting = active
 
     @property
@@ -40,17 +51,19 @@ class WaitingRecorder(Recorder):
         """Whether the exporter may have heard of it."""
         return self._waiting is None
 
-    @contained
     def begin(self) -> None:
         """Send what was measured so far, and what follows."""
         active, self._waiting = self._waiting, None
         if active is None:
             return
         try:
-            super()._connect(active, None)
-        except BaseException:
+            active.connect(None)
+            active.register(self._silence)
+        except Exception as error:
             self._silence()
-            raise
+            if raised_by_signal(error):
+                raise
+            notice("start", "nothing is recorded", error)
 
     def leave(self) -> None:
         """Record nothing any more, in a forked child."""
@@ -60,6 +73,7 @@ class WaitingRecorder(Recorder):
 class AutoRecording(ScriptRecording):
     """Recorded is the thread that trains, of this process or of a child forked from it.
 
+    The first record has the time since this was made, or since the fork: most of it is the start of the training.
     `finish` settles what the end of the process leaves open; `forget` is called in a forked child, which may train too.
     """
 
@@ -67,12 +81,13 @@ class AutoRecording(ScriptRecording):
         super().__init__(self._waiting_recorder, Summary())
         self._faults = faults
         self._thread = 0
+        self._since: float | None = perf_counter()
         self.finish: Callable[[], object] = int
         self.forget: Callable[[], None] = lambda: None
         self._recorder: WaitingRecorder | None = None
 
     def _waiting_recorder(self) -> Recorder:
-        self._recorder = WaitingRecorder(self._faults)
+        self._recorder = WaitingRecorder(self._faults, perf_counter() if self._since is None else self._since)
         return self._recorder
 
     def here(self) -> Loop | None:
@@ -94,6 +109,7 @@ class AutoRecording(ScriptRecording):
         if self._recorder is None or self._recorder.begun:
             return
         self._recorder.begin()
+        self._since = None
         atexit.unregister(self.finish)
         atexit.register(self.finish)  # after the recorder's own, so that it runs before
         process = sys.modules.get("multiprocessing.process")
@@ -105,7 +121,7 @@ class AutoRecording(ScriptRecording):
     def forked(self) -> None:
         """Start again in a child: the record of the parent is the parent's."""
         recorder, self._recorder, self.loop = self._recorder, None, None
-        self._thread = 0
+        self._thread, self._since = 0, perf_counter()
         if recorder is not None:
             recorder.leave()
         self.forget()

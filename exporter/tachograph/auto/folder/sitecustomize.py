@@ -47,9 +47,9 @@ class TorchHook(object):
 
     def imported(self, module):
         """Act on a module, with what lies beside this file in a copy of the folder, else in the package around it."""
-        try:
-            if self.act is None:
-                self.act = id  # if the rest fails
+        if self.act is None:
+            self.act = id  # if the rest fails
+            try:
                 package = os.path.join(FOLDER, "site-packages", "tachograph")
                 if not os.path.isdir(package):
                     package = os.path.dirname(os.path.dirname(FOLDER))
@@ -59,9 +59,9 @@ class TorchHook(object):
                 copied = module_from_spec(spec)
                 spec.loader.exec_module(copied)
                 self.act = copied.Imports(package)
-            self.act(module)
-        except Exception:
-            pass
+            except Exception:
+                pass
+        self.act(module)
 
 
 def _arm():
