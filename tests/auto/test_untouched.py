@@ -220,3 +220,16 @@ def test_the_command_names_the_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "file").touch()
     assert main(["--copy", str(tmp_path / "file")]) == 1
     assert capsys.readouterr().err.startswith("tachograph auto: the copy could not be written: ")
+
+
+@pytest.mark.parametrize(("raises", "said"), [("signal.raise_signal(signal.SIGUSR1)", "mine"), ("1 / 0", "imported")])
+def test_what_a_signal_handler_raises_is_the_programs(tmp_path: Path, raises: str, said: str) -> None:
+    """A watchdog may strike while our code runs: its exception goes through, and ours does not."""
+    folder = written(tmp_path / "tachograph", "__init__", "")
+    written(folder / "client", "__init__", "")
+    written(folder / "client", "recorder", f"import signal\ndef on_created(act): {raises}")
+    code = (
+        "import signal\ndef watchdog(*_): raise TimeoutError\nsignal.signal(signal.SIGUSR1, watchdog)\n"
+        "try: import tachograph.client.recorder; print('imported')\nexcept TimeoutError: print('mine')"
+    )
+    assert run(code, FOLDER, tmp_path) == (0, f"{said}\n", "")
