@@ -20,8 +20,8 @@ NODE_KERNEL_EVENTS = _row(
 )  # fmt: skip
 NODE_UNRECORDED_GPUS = _row(
     "node_unrecorded_gpus", GAUGE, "", (),
-    "GPUs on which processes have computed for ten minutes of which none is recorded; without a list of the driver's "
-    "it is absent.",
+    "GPUs on which processes have computed for ten minutes of which none is recorded; absent while the driver lists "
+    "no process at all.",
 )  # fmt: skip
 NODE_KERNEL_MESSAGE = _row(
     "node_kernel_message_age_seconds", GAUGE, "seconds", ("kind", "text"),

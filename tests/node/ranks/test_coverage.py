@@ -32,8 +32,8 @@ class Driver(TwoGpus):
         self.listed: dict[str, tuple[int, ...]] = {}
 
     def put(self, **pids: tuple[int, ...]) -> None:
-        """List these pids, by `gpu0` and so on, and none on the other GPUs."""
-        self.listed = {gpu.uuid: pids.get(f"gpu{gpu.index}", ()) for gpu in GPUS}
+        """List these pids, by `gpu0` and so on; the other GPUs have none and are not listed, as by the worker."""
+        self.listed = {gpu.uuid: pids[f"gpu{gpu.index}"] for gpu in GPUS if f"gpu{gpu.index}" in pids}
 
     def processes(self) -> dict[str, tuple[int, ...]]:
         return self.listed
@@ -100,7 +100,7 @@ def test_it_is_over_once_the_user_records_or_ends(driver: Driver, table: Table, 
     assert after(hand, table, 1) == 0
     table.lost("bob")
     assert after(hand, table, 1) == 1
-    driver.put()
+    driver.put(gpu3=(30,))
     assert after(hand, table, 1) == 0
     assert said(table, hand) == []
 
@@ -113,7 +113,7 @@ def test_a_claim_hides_nobody(driver: Driver, table: Table, hand: Any) -> None:
 
 
 def test_what_is_not_known_is_not_said(driver: Driver, table: Table, hand: Any) -> None:
-    """Without a list of the driver's there is no number; of a process that is not visible no user is named."""
+    """While the driver lists no process there is no number; of a process that is not visible no user is named."""
     assert after(hand, table, PATIENCE_SECONDS) is None
     driver.put(gpu3=(99,))
     assert after(hand, table, PATIENCE_SECONDS) == 1

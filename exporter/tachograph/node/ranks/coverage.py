@@ -39,7 +39,7 @@ class Coverage:
 
     @property
     def is_known(self) -> bool:
-        """Whether the driver lists processes at all, be it none."""
+        """Whether the driver lists a process: one that lists none may only not show them, as in a container."""
         return bool(self._processes)
 
     def unrecorded(self, recorded: Collection[str], now: float) -> dict[str, list[int]]:
