@@ -18,7 +18,7 @@ OURS, COPY = "tachograph", "_tachograph_auto"
 
 
 class Imports:
-    """What is done once PyTorch, or what makes a recorder, has been imported: called with the module."""
+    """The act on an import of PyTorch, or of the module that makes recorders: called with the module."""
 
     def __init__(self, package: str) -> None:
         self._package = package

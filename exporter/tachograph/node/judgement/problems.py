@@ -23,7 +23,7 @@ from tachograph.findings.kinds import (
 from tachograph.findings.words import SAID_SECONDS, data_wait
 from tachograph.humanize import age, count, duration, gibibytes, listed, percent, plural
 from tachograph.node.judgement.runs import RankJudgement, RunJudgement
-from tachograph.node.ranks.coverage import Unrecorded
+from tachograph.node.ranks.coverage import UnrecordedProcesses
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 REASON_LENGTH = 160
@@ -165,7 +165,7 @@ def of_memory(run: RunJudgement, sizes: Mapping[str, float]) -> Iterator[Problem
         yield _problem(MEMORY, "Memory", text, run, [fullest])._replace(remedy=remedy)
 
 
-def of_coverage(found: Iterable[Unrecorded]) -> Iterator[Problem]:
+def of_coverage(found: Iterable[UnrecordedProcesses]) -> Iterator[Problem]:
     """Yield whose processes use GPUs and are not recorded."""
     for one in found:
         owner = f" of {one.user}" if one.user else ""

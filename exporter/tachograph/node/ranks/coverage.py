@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 600.0
 """How long a process may use a GPU before it is said to record nothing: a model is loaded and compiled first."""
 
 
-class Unrecorded(NamedTuple):
+class UnrecordedProcesses(NamedTuple):
     """The processes of a user, empty where it is not visible, on GPUs on which nothing is recorded."""
 
     user: str
@@ -54,7 +54,7 @@ class Coverage:
 
 def by_user(
     found: Mapping[str, Iterable[int]], gpus: Iterable[GpuIdentity], user: Callable[[int], str]
-) -> list[Unrecorded]:
+) -> list[UnrecordedProcesses]:
     """Return them by user, given how the user of a pid is shown; a process on several GPUs is one."""
     pids: dict[str, set[int]] = {}
     used: dict[str, list[str]] = {}
@@ -64,4 +64,4 @@ def by_user(
             pids.setdefault(name, set()).add(pid)
             if gpu.index not in used.setdefault(name, []):
                 used[name].append(gpu.index)
-    return [Unrecorded(name, len(pids[name]), tuple(used[name])) for name in sorted(pids)]
+    return [UnrecordedProcesses(name, len(pids[name]), tuple(used[name])) for name in sorted(pids)]

@@ -19,7 +19,7 @@ from tachograph.node.ranks.boxes import Boxes
 from tachograph.node.ranks.conclusions.settings import tier_of
 from tachograph.node.ranks.conclusions.since import Since
 from tachograph.node.ranks.conclusions.view import RunView
-from tachograph.node.ranks.coverage import Coverage, Unrecorded, by_user
+from tachograph.node.ranks.coverage import Coverage, UnrecordedProcesses, by_user
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
 from tachograph.node.ranks.gpu_owners import GpuOwners
 from tachograph.node.ranks.gpu_placement import GpuResolver
@@ -587,7 +587,7 @@ class RankTable:
         if self._coverage.is_known:
             yield Sample(catalog.NODE_UNRECORDED_GPUS, (), len(self._unrecorded()))
 
-    def unrecorded(self) -> list[Unrecorded]:
+    def unrecorded(self) -> list[UnrecordedProcesses]:
         """Return the processes, by user, on GPUs on which nothing is recorded."""
 
         def user(pid: int) -> str:
