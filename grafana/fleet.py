@@ -194,6 +194,11 @@ def use() -> list[Json]:
         lines("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Flat is good. It "
               "falls when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],
               "not collected: needs tokens and every GPU's power", min=0, w=8),
+        lines("Coverage", "locale", "GPUs on which processes compute of which none is recorded, and those that runs "
+              "hold. None is good; the status page of a node says whose they are. Inference counts, too: it has "
+              "nothing to record.",
+              [query(f"sum({of_cluster(c.NODE_UNRECORDED_GPUS)})", "not recorded"), query(HELD, "held by runs")],
+              "not known: no exporter sees its GPUs' processes", min=0, w=8),
     ]  # fmt: skip
 
 

@@ -101,8 +101,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.prometheus)
 
 
-TOGETHER = ("tests/client/torch/", "tests/attach/", "tests/integrations/", "tests/examples/")
-"""Folders whose files share a fixture that is dear: one process that has imported PyTorch."""
+TOGETHER = (
+    "tests/client/torch/", "tests/attach/", "tests/integrations/", "tests/examples/", "tests/auto/test_recording",
+    "tests/auto/test_trainings",
+)  # fmt: skip
+"""Folders, and files, which share a fixture that is dear: one process that has imported PyTorch."""
 
 
 class Scheduling(LoadScopeScheduling):

@@ -20,7 +20,7 @@ from tachograph.__main__ import COMMANDS, main
         (["docter"], "tachograph: unknown command 'docter'; did you mean doctor?; see tachograph help"),
         (["reports"], "tachograph: unknown command 'reports'; did you mean report?; see tachograph help"),
         (["help", "tpo"], "tachograph: unknown command 'tpo'; did you mean top?; see tachograph help"),
-        ([], "tachograph: no command given; expected one of run, exporter, "),
+        ([], "tachograph: no command given; expected one of run, auto, exporter, "),
         (["top", "--promtheus", "x"], "tachograph top: unknown option --promtheus; did you mean --prometheus?; see "),
         (["top", "--zzz"], "tachograph top: unknown option --zzz; see tachograph top --help"),
         (["top", "a", "b"], "tachograph top: 'b' is one argument too many; see tachograph top --help"),

@@ -26,7 +26,7 @@ GROUPS: dict[str, list[str]] = {
 }
 
 REPOSITORY = ("exporter", "lab", "tools", "tests", "bench", "grafana", "examples")
-OWN = {"tachograph", "tachograph_lab", "tools", "tests", "prometheus"} | {
+OWN = {"tachograph", "tachograph_lab", "tools", "tests", "prometheus", "sitecustomize"} | {
     path.stem for folder in ("bench", "grafana") for path in (ROOT / folder).glob("*.py")
 }
 FROM_THE_TRAINING_SCRIPT = {"torch", "transformers"}
@@ -48,6 +48,8 @@ RUN = {
     "uv": ("Makefile", "/uv"),
     "mkdocs-material": ("Makefile", "/mkdocs build"),
     "kubernetes-validate": ("tests/deploy/test_helm.py", '"kubernetes_validate"'),
+    "cel-python": ("tests/deploy/test_injection.py", '"celpy"'),
+    "jmespath": ("tests/deploy/test_injection.py", '"jmespath"'),
     "cloudcoil-models-prometheus-operator": ("tests/deploy/test_helm.py", '"cloudcoil.models.prometheus_operator"'),
 }
 """Distributions that no file imports by name: where each is run or configured, and the text that does it."""

@@ -57,7 +57,7 @@ def test_a_docstring_says_what_the_thing_is() -> None:
 
 def test_a_training_process_is_warned_in_one_way() -> None:
     """By `notice`, whose lines begin with "tachograph:" whatever the program's log shows; once on each subject."""
-    inside = tuple(f"exporter/tachograph/{part}/" for part in ("client", "integrations", "attach"))
+    inside = tuple(f"exporter/tachograph/{part}/" for part in ("client", "integrations", "attach", "auto"))
     assert [
         path
         for path, tree in modules()

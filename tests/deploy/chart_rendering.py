@@ -67,6 +67,8 @@ MATRIX: Mapping[str, Mapping[str, Any]] = {
         "basicAuth": {"users": {"prometheus": HASH}, "secretName": "tachograph-password"},
     },
     "openshift": {"openshift": ON, "podMonitor": ON},
+    "injection": {"injection": ON},
+    "kyverno": {"injection": {**ON, "engine": "kyverno"}},
     "own": {
         "fullnameOverride": "tachograph-h100",
         "commonLabels": {"team": "platform"},

@@ -111,7 +111,8 @@ def test_it_holds_what_it_needs_and_nothing_of_the_machine_that_built_it(built: 
     assert not any(tmp_path.rglob("pip"))
     assert not any(tmp_path.rglob("*.pyc")), "they are made for the Python that is there, and removed with the package"
     assert run("dpkg-deb", "--field", built, "Version").strip() == __version__
-    for hook in ("task-prolog", "tachograph-jobs"):
+    assert {each.name for each in (tmp_path / package.HOME / "auto").iterdir()} == {"sitecustomize.py", "site-packages"}
+    for hook in ("task-prolog", "task-prolog-auto", "tachograph-jobs"):
         assert os.access(tmp_path / "usr/lib/tachograph/slurm" / hook, os.X_OK)
     assert (tmp_path / package.DOCS / "exporter.yml").is_file()
 

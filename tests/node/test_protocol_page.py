@@ -17,13 +17,14 @@ from tachograph import wire
 from tachograph.catalog import index as catalog
 from tachograph.node import histograms
 from tachograph.node.ranks import boxes, limits, rank, rank_connection, rank_table, series
-from tachograph.node.ranks.frames import BoxPart, Bye, Hello, Peer, State, decode
+from tachograph.node.ranks.frames import BoxPart, Bye, Hello, Peer, State, Unrecorded, decode
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
 
-EXIT, AT_EXIT, BOX, CAPTURE = (
-    next(block for block in BLOCKS if f'"{name}":' in block) for name in ("exit_code", "at_exit", "parts", "capture")
+EXIT, AT_EXIT, BOX, CAPTURE, UNRECORDED = (
+    next(block for block in BLOCKS if f'"{name}":' in block)
+    for name in ("exit_code", "at_exit", "parts", "capture", "why")
 )
 
 
@@ -35,7 +36,7 @@ def exporter(exporter_at: Callable[..., Any]) -> Any:
 def test_the_worked_frames_work(exporter: Any) -> None:
     """Every frame on the page, sent as it stands, does what the page says: nothing is refused or dropped."""
     hello, answer, later_answer, state, bye, refusal = (
-        block for block in BLOCKS if block not in (EXIT, AT_EXIT, BOX, CAPTURE)
+        block for block in BLOCKS if block not in (EXIT, AT_EXIT, BOX, CAPTURE, UNRECORDED)
     )
     rank, began = exporter.speaker(), time.time()
     rank.raw(hello.encode() + b"\n")
@@ -122,7 +123,9 @@ def test_the_talk_by_hand_works(exporter: Any) -> None:
     assert exporter.scrape().value("train_step", run="by-hand", rank=0) == 7
 
 
-@pytest.mark.parametrize(("kind", "frame"), [("hello", Hello), ("state", State), ("box", BoxPart)])
+@pytest.mark.parametrize(
+    ("kind", "frame"), [("hello", Hello), ("state", State), ("box", BoxPart), ("unrecorded", Unrecorded)]
+)
 def test_fields_are_listed(kind: str, frame: Any) -> None:
     """Each field of a frame has its line and stands in the worked example, and neither has one that the code lacks."""
     section = PAGE.partition(f"### {kind}:")[2].partition("\n```json")[2].partition("\n\n- ")[2].partition("\n\n")[0]
@@ -155,7 +158,7 @@ def test_error_texts(exporter: Any) -> None:
     for line, error in (
         ('{"v":1,"x"}', "not one JSON object on one line: JSON is malformed: expected ':' (byte 10)"),
         ('{"v":2,"type":"hello"}', "version v=2: this exporter speaks v=1"),
-        ('{"v":1,"type":"shout"}', "unknown type 'shout': expected hello, state, box or bye"),
+        ('{"v":1,"type":"shout"}', "unknown type 'shout': expected hello, state, box, bye or unrecorded"),
         ('{"v":1,"type":"hello","rank":0}', "hello: Object missing required field `run`"),
         ('{"v":1,"type":"bye","outcome":"failed"}', "this connection speaks for no rank: say hello first"),
         ("x" * 65_537, "a frame has at most 65536 bytes; reading on at the next line"),

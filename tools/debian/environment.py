@@ -23,6 +23,9 @@ LOCKS: Mapping[str, str] = {"3.10": "deploy/debian/python3.10.lock"}
 """What is installed for a version whose packages have other versions than those of the image."""
 
 LOCK = "exporter/requirements.lock"
+COMMON = "lib/common"
+"""Where every version finds what is the same for all."""
+
 SETTINGS = "home = /usr/bin\ninclude-system-site-packages = false\n"
 LEFT_OUT = ("bin", ".lock", "__pycache__")
 """What is no package; of the programs only ours is kept."""
@@ -50,7 +53,7 @@ def make(
     for version in VERSIONS:
         _install(checkout, trees / version, version, PLATFORMS[architecture])
     _ours(checkout, trees, epoch, wheel)
-    _share(trees, home / "lib")
+    _share(trees, home)
     shutil.rmtree(trees)
     (home / "pyvenv.cfg").write_text(SETTINGS)
     (home / "bin").mkdir()
@@ -81,13 +84,13 @@ def _ours(checkout: Path, trees: Path, epoch: Mapping[str, str], wheel: Path | N
         shutil.copytree(own, trees / version, dirs_exist_ok=True)
 
 
-def _share(trees: Path, lib: Path) -> None:
+def _share(trees: Path, home: Path) -> None:
     """Move what every version has in the same form to `common`, and the rest to each version's own folder."""
     for useless in (each for each in trees.rglob("*.dist-info/*") if each.name in NOT_NEEDED):
         useless.unlink()
-    common = lib / "common"
+    common = home / COMMON
     common.mkdir(parents=True)
-    places = {version: lib / f"python{version}/site-packages" for version in VERSIONS}
+    places = {version: home / f"lib/python{version}/site-packages" for version in VERSIONS}
     for version, place in places.items():
         place.mkdir(parents=True)
         (place / "tachograph.pth").write_text("../../common\n")

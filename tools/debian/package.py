@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tachograph.auto.command import write_copy
 from tools.commit import Commit
 from tools.debian import completion, environment, manual
 from tools.debian.help_texts import helps
@@ -25,8 +26,12 @@ FILES = {
     "deploy/systemd/tachograph.tmpfiles": "usr/lib/tmpfiles.d/tachograph.conf",
     "deploy/debian/default": "etc/default/tachograph-exporter",
     "deploy/exporter.yml": f"{DOCS}/exporter.yml",
+    "deploy/auto/environment.conf": "usr/lib/tachograph/auto/environment.conf",
+    "deploy/auto/profile.sh": "usr/lib/tachograph/auto/profile.sh",
     "deploy/slurm/task-prolog": "usr/lib/tachograph/slurm/task-prolog",
+    "deploy/slurm/task-prolog-auto": "usr/lib/tachograph/slurm/task-prolog-auto",
     "deploy/slurm/tachograph-jobs": "usr/lib/tachograph/slurm/tachograph-jobs",
+    "docs/auto.md": f"{DOCS}/auto.md",
     "docs/deploy/systemd.md": f"{DOCS}/systemd.md",
     "docs/deploy/slurm.md": f"{DOCS}/slurm.md",
     "LICENSE": f"{DOCS}/copyright",
@@ -50,6 +55,7 @@ def build(checkout: Path, commit: Commit, target: Path, wheel: Path | None = Non
         tree = Path(folder) / "tree"
         (tree / HOME).mkdir(parents=True)
         environment.make(checkout, tree / HOME, Path("/") / HOME, architecture, epoch, wheel=wheel)
+        write_copy(tree / HOME / "auto", tree / HOME / environment.COMMON / "tachograph")
         for source, place in FILES.items():
             (tree / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkout / source, tree / place)

@@ -38,9 +38,9 @@ class Observer:
         self._scaler: Any = None
         self._models: list[ref[Any]] = []
         self._schedules: list[ref[Any]] = []
-        self._begin_training()
+        self.begin_training()
 
-    def _begin_training(self) -> None:
+    def begin_training(self) -> None:
         """Begin with a training of which nothing is known yet."""
         self._values = StepValues()
         self._step = TrainingStep(self._values, self.summary)
@@ -198,7 +198,7 @@ class Observer:
     @contained
     def backward_begins(self, tensors: Any) -> None:
         """Enter phase `backward`, and keep what it was called on as the loss."""
-        loop = self.recording.here()
+        loop = self.recording.trains_here()
         if loop is None or self._step.is_inner_backward():
             return
         if self._compiled_steps:
@@ -258,7 +258,7 @@ class Observer:
     @contained
     def update_begins(self, who: Any, *, closure: bool = False) -> None:
         """Note that an optimizer begins its step, a container of optimizers, or a loss scaler that may skip it."""
-        loop = self.recording.here()
+        loop = self.recording.trains_here()
         if loop is None:
             return
         self._save_is_over(loop)
@@ -302,6 +302,8 @@ class Observer:
             if counts and self._compiled_steps and (rate := rate_of(optimizer)) is not None:
                 logged["learning_rate"] = rate
         self._step.update_ends(loop, who, counts=counts, **logged)
+        if counts and (self._step.trained or self.summary.steps):  # not by what only makes an optimizer's state
+            self.recording.updated()
 
     def _choose(self, loop: Loop, optimizer: Any) -> Loop | None:
         """Have this optimizer count, also the steps that it has made; return the loop that is recorded from now on.

@@ -75,4 +75,4 @@ def _act(act: Callable[[ModuleType], None], module: ModuleType) -> None:
     try:
         act(module)
     except Exception as error:  # noqa: BLE001 - a script runs whether we can see into it or not
-        notice("attach", f"tachograph run cannot observe {module.__name__}", error)
+        notice("attach", f"nothing is seen of {module.__name__}", error)

@@ -28,7 +28,7 @@ class ScriptRecording:
         self._make = make
         self._thread = threading.get_ident()
         self._making = False
-        os.register_at_fork(after_in_child=self.stop)
+        os.register_at_fork(after_in_child=self.forked)
 
     def here(self) -> Loop | None:
         """Return the loop to report to, None if nothing is to be recorded."""
@@ -44,13 +44,24 @@ class ScriptRecording:
             self._making = False
         return self.loop
 
+    def trains_here(self) -> Loop | None:
+        """Return `here`, for what only a training does."""
+        return self.here()
+
     def begun(self) -> Loop | None:
         """Return the loop to report to, if there is one already: what does not train starts no recording."""
         return self.here() if self.loop is not None else None
 
+    def updated(self) -> None:
+        """Note that parameters were updated by a training."""
+
     def stop(self) -> None:
         """Observe nothing any more."""
         self.active = False
+
+    def forked(self) -> None:
+        """Leave the record to the parent: called in a forked child."""
+        self.stop()
 
     @contained
     def script_records(self) -> None:
@@ -66,9 +77,7 @@ class ScriptRecording:
     def begin_again(self) -> None:
         """End the record as finished: what follows is another training, whose record begins with the next event."""
         if self.loop is not None:
-            self.loop.abandon()
-            self.loop.recorder.close()
-            self.loop = None
+            self.end()
             self.summary.trainings += 1
 
     @contained
@@ -86,7 +95,12 @@ class ScriptRecording:
     @contained
     def starts_others(self) -> None:
         """End a record without a step: the processes that this one starts train; what it does later makes another."""
-        if self.active and self.loop is not None and not self.summary.steps:
-            self.loop.abandon()
-            self.loop.recorder.close()
-            self.loop = None
+        if self.active and not self.summary.steps:
+            self.end()
+
+    def end(self) -> None:
+        """End the record, if there is one, as finished."""
+        loop, self.loop = self.loop, None
+        if loop is not None:
+            loop.abandon()
+            loop.recorder.close()

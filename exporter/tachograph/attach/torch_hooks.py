@@ -33,7 +33,7 @@ def attach(torch: Any, observer: Observer) -> None:
             hook(torch, observer)
         except Exception as error:  # noqa: BLE001 - a PyTorch where a name has moved: the other parts still work
             part = hook.__name__.removeprefix("hook").strip("_")
-            notice(f"attach {part}", f"tachograph run cannot see {part}", error)
+            notice(f"attach {part}", f"nothing is seen of {part}", error)
 
 
 IN_A_STEP = (

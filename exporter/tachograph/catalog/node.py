@@ -18,6 +18,11 @@ NODE_KERNEL_EVENTS = _row(
     "Kernel messages of a kind that can stop a rank, Xids aside.",
     KERNEL_EVENT_KINDS,
 )  # fmt: skip
+NODE_UNRECORDED_GPUS = _row(
+    "node_unrecorded_gpus", GAUGE, "", (),
+    "GPUs on which processes have computed for ten minutes of which none is recorded; absent while the driver lists "
+    "no process at all.",
+)  # fmt: skip
 NODE_KERNEL_MESSAGE = _row(
     "node_kernel_message_age_seconds", GAUGE, "seconds", ("kind", "text"),
     "Age of a kernel message, for two minutes: at most 8, 2 of a kind.",

@@ -72,8 +72,8 @@ class ActiveCalls(NoOpCalls):
         state.sources.add(self._own_limits)
         self._garbage = GarbageTag(state.step, state.clock)
 
-    def start(self, sinks: Sequence[Sink], trace: Trace | None, socket: object) -> None:
-        """Open the outputs and connect to the exporter."""
+    def start(self, sinks: Sequence[Sink], trace: Trace | None) -> None:
+        """Open the outputs, and measure."""
         state = self.state
         state.accelerator.locate()
         goodput = Goodput(
@@ -84,9 +84,12 @@ class ActiveCalls(NoOpCalls):
         self.outputs = Outputs(state, sinks, trace)
         self.phases = self.outputs.phases
         self._garbage.start()
-        path = path_of(socket)
-        shutdown.make_room(Who(path, state.identity.run, state.identity.rank))
-        self.sender = Sender(state, path)
+
+    def connect(self, socket: object) -> None:
+        """Send all of it to the exporter, from the start on."""
+        path, who = path_of(socket), self.state.identity
+        shutdown.make_room(Who(path, who.run, who.rank))
+        self.sender = Sender(self.state, path)
 
     def register(self, forked: Callable[[], None]) -> None:
         """Send a shutdown frame when the process ends; `forked` is called in every child made by fork."""

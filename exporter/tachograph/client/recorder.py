@@ -152,9 +152,7 @@ class Recorder(Uncopied):
             if limit := os.environ.get(HANG_ENVIRONMENT):
                 active.threshold("hang_seconds", decimal(limit))
             try:
-                active.start(sinks, trace, socket)
-                self._use(active)
-                active.register(self._silence)
+                self._start(active, sinks, trace, socket)
             except BaseException:
                 self._use(NO_OP)
                 active.release(close=False)
@@ -381,6 +379,13 @@ class Recorder(Uncopied):
     def _use(self, calls: NoOpCalls) -> None:
         """Have every call from now on go to this implementation; steps and phases are looked up here, once."""
         self._calls, self._step, self._phases = calls, calls.step, calls.phases
+
+    def _start(self, active: ActiveCalls, sinks: Sequence[Sink], trace: Trace | None, socket: object) -> None:
+        """Record, and speak to the exporter, from now to the end of the process."""
+        active.start(sinks, trace)
+        self._use(active)
+        active.connect(socket)
+        active.register(self._silence)
 
     def _silence(self) -> None:
         """Record nothing any more: in a forked child the record is the parent's."""

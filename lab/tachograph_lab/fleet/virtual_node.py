@@ -8,7 +8,7 @@ from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, decode
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, decode
 from tachograph.node.ranks.run_names import RunNames
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.samples import Sample
@@ -68,7 +68,7 @@ class VirtualNode:
                 table.bye(link, frame)
             elif isinstance(frame, BoxPart):
                 table.box(link, frame)
-            else:
+            elif isinstance(frame, State):
                 table.state(link, frame)
         except FrameError as error:
             table.rejected[error.reason] += 1

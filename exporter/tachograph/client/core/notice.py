@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, TracebackType
 
 LIMIT = 100
@@ -17,6 +17,13 @@ OUT = (MemoryError, RecursionError)
 """Out of memory or of stack: even logging it may be one call too many."""
 
 _logged: set[str] = set()
+_instead: Callable[[str, str], None] | None = None
+
+
+def tell_instead(tell: Callable[[str, str], None]) -> None:
+    """Have `tell` called with the subject and the text of each notice, none of which is logged from now on."""
+    global _instead
+    _instead = tell
 
 
 def notice(subject: str, text: str, error: BaseException | None = None) -> None:
@@ -32,6 +39,9 @@ def notice(subject: str, text: str, error: BaseException | None = None) -> None:
             return
         _logged.add(subject)
         line = text if error is None else f"{text}: {shown(error)}"
+        if _instead is not None:
+            _instead(subject, line)
+            return
         try:
             import logging  # late: it costs more than the rest of the client's imports, and most runs never need it
         except Exception:  # noqa: BLE001 - no free file descriptor, no memory

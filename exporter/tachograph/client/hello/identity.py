@@ -77,7 +77,7 @@ def discover(
 
     run = first("run", _candidates(given.get("run"), _RUN, environment), name)
     if run is None:
-        run = name(f"local-{(user or _user)()}") or "local"
+        run = local_run(user)
     elif given.get("run") is None and run == environment.get("SLURM_ARRAY_JOB_ID"):
         run = f"{run}_{environment.get('SLURM_ARRAY_TASK_ID', '0')}"  # Slurm's own spelling of one task of an array
     counts = {
@@ -96,6 +96,11 @@ def discover(
         attempt=int(counts["attempt"] or 0),
         refused=refused,
     )
+
+
+def local_run(user: Callable[[], str] | None = None) -> str:
+    """Return the name of a run that nobody has named."""
+    return name(f"local-{(user or _user)()}") or "local"
 
 
 def _candidates(given: object, sources: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[object]:

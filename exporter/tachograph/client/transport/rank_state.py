@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from math import isfinite
 from operator import methodcaller
@@ -79,6 +79,8 @@ class RankState:
         self.misuse = misuse or Misuse()
         self.box_trouble = ""
         """Why the rank's last box is in no file."""
+        self.faults: Collection[str] = ()
+        """What is sent where it may not be logged."""
         self.identity = identity
         self.workload = workload
         self.clock = PhaseClock()
@@ -191,7 +193,8 @@ class RankState:
         if self.standstill.still >= 1.0:
             frame["still"] = self.standstill.still
         trouble = [cut(self.box_trouble, MAX_NOTICE_BYTES)] if self.box_trouble else []
-        if notices := (trouble + self.misuse.notices())[:MAX_NOTICES]:
+        faults = [cut(text, MAX_NOTICE_BYTES) for text in tuple(self.faults)]
+        if notices := list(dict.fromkeys(trouble + self.misuse.notices() + faults))[:MAX_NOTICES]:
             frame["notices"] = notices
         return frame
 

@@ -12,7 +12,7 @@ from tachograph.diagnosis import OLD_SECONDS
 from tachograph.node.clock import Clock
 from tachograph.node.judgement.gpus import GpuStatus, of_gpus
 from tachograph.node.judgement.private import MayRead
-from tachograph.node.judgement.problems import Problem, of_memory, of_run
+from tachograph.node.judgement.problems import Problem, of_coverage, of_memory, of_run
 from tachograph.node.judgement.runs import RunJudgement, judge_runs
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
@@ -56,7 +56,8 @@ class NodeJudgement:
         """The problems of ranks and GPUs, worst first, but after them those of a run that ended a while ago."""
         sizes = {gpu.identity.uuid: gpu.value(catalog.GPU_MEMORY_TOTAL) or 0.0 for gpu in self.gpus}
         of_ranks = [problem for run in self.runs for problem in (*of_run(run), *of_memory(run, sizes))]
-        found = (*of_ranks, *of_gpus(self.gpus, self.snapshot, self.now))
+        of_node = (*of_gpus(self.gpus, self.snapshot, self.now), *of_coverage(self._table.unrecorded()))
+        found = (*of_ranks, *of_node)
         over = {run.run for run in self.runs if not any(rank.state in catalog.ALIVE for rank in run.ranks)}
         return sorted(found, key=lambda each: (each.run in over and (each.seconds or 0) > OLD_SECONDS, each.order))
 

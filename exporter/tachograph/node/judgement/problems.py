@@ -7,7 +7,7 @@ which see the whole run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tachograph.diagnosis import MEMORY_FULL_RATIO
@@ -21,17 +21,19 @@ from tachograph.findings.kinds import (
     STRAGGLER_RANK,
 )
 from tachograph.findings.words import SAID_SECONDS, data_wait
-from tachograph.humanize import age, count, duration, gibibytes, listed, percent
+from tachograph.humanize import age, count, duration, gibibytes, listed, percent, plural
 from tachograph.node.judgement.runs import RankJudgement, RunJudgement
+from tachograph.node.ranks.coverage import UnrecordedProcesses
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 REASON_LENGTH = 160
 RANKS_NAMED = 6
+GPUS_NAMED = 8
 
 (
     BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA, MEMORY, WORN,
-    MISUSED,
-) = range(14)  # fmt: skip
+    MISUSED, UNRECORDED,
+) = range(15)  # fmt: skip
 """The order of problems. What broke others comes before what it broke; from WARNING on nobody need hurry."""
 
 
@@ -161,6 +163,17 @@ def of_memory(run: RunJudgement, sizes: Mapping[str, float]) -> Iterator[Problem
         text = f": tensors took {percent(share)} of its GPU's {gibibytes(sizes[fullest.uuid])} GiB at most."
         remedy = "a longer sequence or a larger batch runs out of memory: lower one, or recompute activations"
         yield _problem(MEMORY, "Memory", text, run, [fullest])._replace(remedy=remedy)
+
+
+def of_coverage(found: Iterable[UnrecordedProcesses]) -> Iterator[Problem]:
+    """Yield whose processes use GPUs and are not recorded."""
+    for one in found:
+        owner = f" of {one.user}" if one.user else ""
+        gpus = f"GPU{'' if len(one.gpus) == 1 else 's'} {listed(list(one.gpus), GPUS_NAMED)}"
+        use, record = ("uses", "records") if one.processes == 1 else ("use", "record")
+        text = f"{plural(one.processes, 'process', 'processes')}{owner} {use} {gpus} and {record} nothing."
+        remedy = "`tachograph auto` records every training without an edit; inference has nothing to record"
+        yield Problem(UNRECORDED, "Coverage", text, remedy=remedy)
 
 
 def _not_running(run: RunJudgement) -> Iterator[Problem]:

@@ -155,7 +155,14 @@ class Bye(msgspec.Struct, tag="bye", frozen=True):
         return ": ".join(text for text in (category, message) if text)
 
 
-Frame = Hello | State | BoxPart | Bye
+class Unrecorded(msgspec.Struct, tag="unrecorded", frozen=True):
+    """The only frame of a process that would be recorded, and cannot be."""
+
+    v: int
+    why: str
+
+
+Frame = Hello | State | BoxPart | Bye | Unrecorded
 
 
 class _Head(msgspec.Struct):
@@ -189,8 +196,8 @@ def _explain(line: bytes, error: msgspec.ValidationError) -> FrameError:
         return FrameError("malformed", f"not one JSON object on one line: {unreadable}")
     if head.v != VERSION:
         return _wrong_version(head.v)
-    if head.type not in ("hello", "state", "box", "bye"):
-        return FrameError("type", f"unknown type {_short(head.type)}: expected hello, state, box or bye")
+    if head.type not in ("hello", "state", "box", "bye", "unrecorded"):
+        return FrameError("type", f"unknown type {_short(head.type)}: expected hello, state, box, bye or unrecorded")
     return FrameError("invalid", f"{head.type}: {error}")
 
 

@@ -51,6 +51,10 @@ class GpuOwners:
             if known := {pid: uid for pid, uid in users.items() if uid is not None}:
                 self._listed[uuid] = known
 
+    def user_of(self, pid: int) -> int | None:
+        """Return the uid of a process that the driver lists; None where it is not visible."""
+        return next((listed[pid] for listed in self._listed.values() if pid in listed), None)
+
     def confirm(self, rank: Rank) -> None:
         """Note whether the driver lists a living rank, or another process of its user, where the rank is placed."""
         placement, peer = rank.placement, rank.peer

@@ -13,13 +13,13 @@ from typing import cast
 
 import msgspec
 
-from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, decode
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, Unrecorded, decode
 from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import SHORTEST_WAIT_SECONDS
 from tachograph.node.ranks.stack_memory import StackMemory
-from tachograph.wire import MAX_FRAME_BYTES, MAX_RATE_HZ
+from tachograph.wire import MAX_FRAME_BYTES, MAX_NOTICE_BYTES, MAX_RATE_HZ, cut
 
 BURST = 100
 """Frames that may arrive at once; beyond that, MAX_RATE_HZ. About as many wait in the kernel while the exporter is
@@ -289,6 +289,10 @@ class RankConnection(asyncio.BufferedProtocol):
         elif isinstance(frame, BoxPart):
             self._table.box(self, frame)
             self._table.frames += 1
+        elif isinstance(frame, Unrecorded):
+            self._table.frames += 1
+            why = cut(frame.why, MAX_NOTICE_BYTES)
+            _log.warning("a process cannot be recorded", extra={"why": why, **self.peer._asdict()})
         else:
             self._table.state(self, frame)
             self._table.frames += 1

@@ -19,6 +19,7 @@ from tachograph.node.ranks.boxes import Boxes
 from tachograph.node.ranks.conclusions.run import RunConclusions
 from tachograph.node.ranks.conclusions.settings import tier_of
 from tachograph.node.ranks.conclusions.view import RunView
+from tachograph.node.ranks.coverage import Coverage, UnrecordedProcesses, by_user
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
 from tachograph.node.ranks.gpu_owners import GpuOwners
 from tachograph.node.ranks.gpu_placement import GpuResolver
@@ -110,6 +111,7 @@ class RankTable:
         self._clock = clock
         self._gpus = gpus
         self._gpu_owners = GpuOwners()
+        self._coverage = Coverage()
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
         self._said_bye: dict[object, Rank] = {}
@@ -425,6 +427,7 @@ class RankTable:
         """Find the GPUs of living ranks again: NVML lists a process once it uses CUDA, and pids are reused."""
         processes = self._gpus.processes()
         self._gpu_owners.note(processes)
+        self._coverage.note(processes, self._clock.monotonic())
         resolver = GpuResolver(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents, processes)
         for rank in ranks:
             rank.placement.update(resolver, rank.hello, rank.peer.pid, rank.grant)
@@ -588,7 +591,10 @@ class RankTable:
         return RunView(name, states, self._clock.monotonic(), self._clock.wall(), self.site_limits, self.peak_flops_of)
 
     def on_gpus(self) -> Iterator[Sample]:
-        """Yield the rank on each GPU, or one of each user; none that claims a GPU on which the driver lists others."""
+        """Yield the rank on each GPU, or one of each user; none that claims a GPU on which the driver lists others.
+
+        Then how many GPUs have none.
+        """
         placed: dict[str, list[Rank]] = {}
         for rank in self.ranks():
             if (gpu := rank.placement.gpu) is not None and rank.named is not None:
@@ -599,6 +605,22 @@ class RankTable:
             for rank in self._gpu_owners.named(uuid, ranks, dev, now):
                 name = rank.placement.gpu.name if rank.placement.gpu is not None else ""
                 yield Sample(catalog.RANK_ON_GPU, (*rank.key, *rank.place, name), rank.ended is None)
+        if self._coverage.is_known:
+            yield Sample(catalog.NODE_UNRECORDED_GPUS, (), len(self._unrecorded()))
+
+    def unrecorded(self) -> list[UnrecordedProcesses]:
+        """Return the processes, by user, on GPUs on which nothing is recorded."""
+
+        def user(pid: int) -> str:
+            uid = self._gpu_owners.user_of(pid)
+            return "" if uid is None else self._names.user(uid, self._has_ranks)
+
+        return by_user(self._unrecorded(), self._gpus.gpus(), user)
+
+    def _unrecorded(self) -> dict[str, list[int]]:
+        placed = (rank.placement for rank in self.ranks() if rank.ended is None)
+        recorded = {one.gpu.uuid for one in placed if one.gpu is not None and one.confirmed}
+        return self._coverage.unrecorded(recorded, self._clock.monotonic())
 
     def counts(self) -> Iterator[Sample]:
         """Yield the counts of frames accepted and rejected, and of series dropped."""

@@ -73,6 +73,13 @@ class RunNames:
         """Return whether a user's first hello should wait, because the user's name is being looked up."""
         return self._policy != "never" and uid != _ROOT and self.users.is_awaited(uid, has_ranks)
 
+    def user(self, uid: int, has_ranks: Callable[[int], bool]) -> str:
+        """Return how a user is shown, by the uid while the name is being looked up."""
+        if uid == _ROOT:
+            return "root"
+        is_unknown = self._policy == "never" or self.is_awaited(uid, has_ranks)
+        return f"uid:{uid}" if is_unknown else self.users.shown(uid, has_ranks)
+
     def shown(self, hello: Hello, peer: Peer, has_ranks: Callable[[int], bool] = nobody_has_ranks) -> str:
         """Return the name by which the run of a hello is shown; it may be longer than a frame may carry."""
         if self._policy == "never":
