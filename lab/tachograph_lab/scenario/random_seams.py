@@ -153,7 +153,7 @@ def _away(site: SeamSite, node: int, begins: float) -> Seam:
     back = max(0.0, begins + away)
     instance = {"instance": site.fleet.node_name(node)}
     # After four minutes, an exporter that is away is a ticket, and a third of a run that is out of sight is a page. A
-    # late rank of that node is named anew.
+    # late rank of that node is named again.
     may = (Tolerated(alert="ExporterDown", receiver="ticket", labels=instance), *_pages("RunBlind"))
     is_own = node == site.node
     may += _pages("MfuDropped", "StragglerRank") * is_own
