@@ -83,6 +83,8 @@ class Seam:
     ends: float | None = None
     blind: bool = False
     replaced: bool = False
+    is_new: bool = False
+    """Prometheus has not seen that the run was there."""
     pauses: dict[str, Pause] = field(default_factory=dict)
 
 
@@ -193,7 +195,7 @@ def _rollout(site: SeamSite) -> Seam:
 def _prometheus(site: SeamSite) -> Seam:
     begins = site.dice.choice((-60.0, 10.0, 150.0))
     later = SETTLES + max(begins, 0.0) if begins <= 10.0 else 0.0
-    return Seam((faults.PrometheusRestart(at=site.at + begins),), later=later)
+    return Seam((faults.PrometheusRestart(at=site.at + begins),), later=later, is_new=True)
 
 
 def _restarted(site: SeamSite) -> Seam:
@@ -255,6 +257,13 @@ def generate(number: int, seed: int) -> Scenario:
         replace(expected, within=expected.within + within, plus_scrapes=3, of=1) for expected in broken.expect
     )
     may = happens.may + (broken.forgotten if happens.replaced or happens.blind else ())
+    if happens.is_new:
+        may += tuple(
+            Tolerated(alert=one.alert, receiver=one.receiver, labels=one.labels)
+            for one in expect
+            if one.alert == "RunDown"
+        )
+        expect = tuple(one for one in expect if one.alert != "RunDown")
     if happens.blind and broken.unseen:
         may += broken.unseen + tuple(
             Tolerated(alert=one.alert, receiver=one.receiver, labels=one.labels) for one in expect
