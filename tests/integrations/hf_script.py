@@ -98,6 +98,22 @@ given.train()
 time.sleep(1.2)  # the recorder is the script's: its record goes on, and is sent once a second
 
 
+class Lists(Trainer):
+    """Batches are lists of samples until its own step makes tensors of them, as in trainers that generate."""
+
+    def get_train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(Slow(), batch_size=2, collate_fn=list)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        return torch.utils.data.default_collate(inputs) if isinstance(inputs, list) else super()._prepare_inputs(inputs)
+
+
+listed = trainer(4, Lists)
+listed.add_callback(UntilScraped())
+TachographCallback(run="listed").attach(listed)
+listed.train()
+
+
 class Broken(Trainer):
     calls = 0
 

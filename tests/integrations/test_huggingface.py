@@ -60,6 +60,13 @@ def test_data_needs_the_trainer(done: Any) -> None:
     assert seconds(done, "callback", "backward") > 0
 
 
+def test_batches_that_are_lists_are_trained_on(done: Any) -> None:
+    """Of trainers that make tensors of them within the step: no token is known, and nothing goes wrong."""
+    assert done.value("steps_total", run="listed", rank=0) == 4, done.errors
+    assert done.value("tokens_total", run="listed", rank=0) is None
+    assert "could not record" not in done.errors
+
+
 def test_tokens_are_counted_where_they_are_known(done: Any) -> None:
     """By the Trainer where it counts, else by the batches' shape, else as sequences of the length that was said."""
     tokens = STEPS * 4 * 16

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.rank import PhaseName
@@ -115,7 +115,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
     @contained
     def _see_batch(self, arguments: tuple[Any, ...]) -> None:
         inputs: Any = arguments[1] if len(arguments) > 1 else {}
-        tokens = inputs.get("input_ids")
+        tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None  # TRL has lists of samples
         if tokens is not None and self._tokens.by_shape:
             self._tokens.count += tokens.numel()
 
