@@ -100,7 +100,7 @@ def alert_table() -> Json:
 def what_happened() -> list[Json]:
     """Return the run's state, its alerts, attempts and pauses, and what the machines had, one above the other."""
     attempts = f"count by (attempt) (group by (attempt, rank) ({own(of_run(c.RANK_INFO))}))"
-    apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='init|checkpoint|eval')})"
+    apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='|'.join(c.PAUSES))})"
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],

@@ -24,9 +24,10 @@ UNITS = {
 
 STATES = dict(zip(c.STATES, (GREEN, ORANGE, RED, RED, BLUE), strict=True))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": BLUE}
-PHASES = dict(
-    zip(c.PHASES, (GREY, ORANGE, "#ffcb7d", BLUE, PURPLE, GREEN, RED, "yellow", "#5794f2", "#5c5c5c"), strict=True)
-)
+_COLOURS = (
+    GREY, ORANGE, "#ffcb7d", BLUE, PURPLE, GREEN, RED, "yellow", "#5794f2", "#5c5c5c", "#b877d9", "#c4a000", "#8ab8ff",
+)  # fmt: skip
+PHASES = dict(zip(c.PHASES, _COLOURS, strict=True))
 
 CAUSES = dict(
     zip(

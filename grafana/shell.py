@@ -64,7 +64,7 @@ def marks(*, alerts: bool = True) -> list[Json]:
     before = f"group by (attempt) (last_over_time({of_run('tachograph_run_restarts')}[10m] offset 1m))"
     alerting = f"count by (alertname, severity) ({FIRING})"
     saved = f"max(changes({of_run('run:checkpoint_step:max')}[30s])) > 0"
-    apart = f"group by (phase) ({of_run(c.RANK_PHASE, phase='init|checkpoint|eval')})"
+    apart = f"group by (phase) ({of_run(c.RANK_PHASE, phase='|'.join(c.PAUSES))})"
     return [
         annotation("Alerts", RED, alerting, "{{alertname}}", "{{severity}}", on=alerts),
         annotation("Restarts", BLUE, f"{attempts} unless on (attempt) {before}", "attempt {{attempt}} began", on=True),

@@ -13,6 +13,7 @@ import math
 import pickle
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -724,6 +725,49 @@ def safetensors() -> None:
         torch.save(optimizer.state_dict(), "optimizer.pt")
 
     saved(save)
+
+
+class LLM:
+    """Stands for vLLM's, of which there is none without a GPU: found by the name of its module."""
+
+    def generate(self, prompts: int) -> torch.Tensor:
+        time.sleep(0.05)
+        return torch.randn(prompts, 4)
+
+
+class GRPOTrainer:
+    """Stands for TRL's: its samples are generated and rated within a step."""
+
+    def _generate_and_score_completions(self, engine: LLM) -> torch.Tensor:
+        samples = engine.generate(2)
+        self._calculate_rewards()
+        return samples
+
+    def _calculate_rewards(self) -> None:
+        time.sleep(0.03)
+
+
+for made in (LLM, GRPOTrainer):
+    named = {LLM: "vllm.entrypoints.llm", GRPOTrainer: "trl.trainer.grpo_trainer"}[made]
+    sys.modules[named] = types.ModuleType(named)
+    setattr(sys.modules[named], made.__name__, made)
+
+
+@kind
+def generated() -> float:
+    """Every fourth step begins with samples from an engine (TRL's GRPO, by vLLM), of which the others take parts."""
+    network = model()
+    optimizer = sgd(network.parameters())
+    engine, trainer = LLM(), GRPOTrainer()
+    for number, (batch,) in enumerate(batches()):
+        if number % 4 == 0:
+            trainer._generate_and_score_completions(engine)
+        loss = loss_of(network, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    engine.generate(1)
+    return loss.item()
 
 
 class Current:

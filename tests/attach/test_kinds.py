@@ -91,6 +91,18 @@ def test_evaluations_are_seen(told: Any, name: str) -> None:
     assert told[name]["metrics"]["phase_seconds_total"]["eval"] > 2 * 3 * SLEEP
 
 
+def test_generation_is_told_apart_from_training(told: Any) -> None:
+    """Samples and their rewards have phases of their own: neither steps nor goodput's lost seconds hold them."""
+    metrics = told["generated"]["metrics"]
+    assert metrics["phase_seconds_total"]["generate"] > 4 * 0.05
+    assert metrics["phase_seconds_total"]["reward"] > 3 * 0.03
+    assert metrics["phase_seconds_total"]["forward"] < STEPS * 5 * SLEEP
+    assert told["generated"]["seconds"] < STEPS * 5 * SLEEP
+    assert sum(metrics["lost_seconds_total"].values()) == pytest.approx(
+        metrics["lost_seconds_total"]["init"] + metrics["lost_seconds_total"]["data"], abs=0.01
+    )
+
+
 def test_an_evaluation_ends_with_its_loader(told: Any) -> None:
     """Where no model is in evaluation mode that is trained, what follows the loader is something else."""
     assert told["evaluated_by_an_average"]["metrics"]["phase_seconds_total"]["other"] > 2 * 0.5

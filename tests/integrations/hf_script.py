@@ -105,7 +105,15 @@ class Lists(Trainer):
         return torch.utils.data.DataLoader(Slow(), batch_size=2, collate_fn=list)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
-        return torch.utils.data.default_collate(inputs) if isinstance(inputs, list) else super()._prepare_inputs(inputs)
+        return self._generate_and_score_completions(inputs) if isinstance(inputs, list) else inputs
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        time.sleep(0.05)
+        self._calculate_rewards()
+        return torch.utils.data.default_collate(inputs)
+
+    def _calculate_rewards(self) -> None:
+        time.sleep(0.03)
 
 
 listed = trainer(4, Lists)

@@ -61,10 +61,13 @@ def test_data_needs_the_trainer(done: Any) -> None:
 
 
 def test_batches_that_are_lists_are_trained_on(done: Any) -> None:
-    """Of trainers that make tensors of them within the step: no token is known, and nothing goes wrong."""
+    """Of trainers that generate within a step, as TRL's: no token is known, and generation is a phase of its own."""
     assert done.value("steps_total", run="listed", rank=0) == 4, done.errors
     assert done.value("tokens_total", run="listed", rank=0) is None
     assert "could not record" not in done.errors
+    assert seconds(done, "listed", "generate") > 4 * 2 * 0.05
+    assert seconds(done, "listed", "reward") > 4 * 2 * 0.03
+    assert done.value("phase_seconds_total", run="attached", rank=0, phase="generate") is None
 
 
 def test_tokens_are_counted_where_they_are_known(done: Any) -> None:

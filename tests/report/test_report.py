@@ -269,7 +269,7 @@ class Old(http.server.BaseHTTPRequestHandler):
     """A server that claims to be a Prometheus of 2019."""
 
     def do_GET(self) -> None:
-        body = json.dumps({"status": "success", "data": {"version": "2.14.0"}}).encode()
+        body = json.dumps({"status": "success", "data": {"version": "2.14.0", "goVersion": "go1.13"}}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -134,6 +134,25 @@ class Observer:
         self._step.pause(loop, "eval")
 
     @contained
+    def generating(self, phase: PhaseName) -> bool:
+        """Enter a phase in which samples are made or rated, outside of evaluations, and of itself.
+
+        Return whether `generated` is to be called for it.
+        """
+        loop = self.recording.begun()
+        if loop is None or loop.in_phase("eval") or loop.in_phase(phase):
+            return False
+        self._step.pause(loop, phase)
+        return True
+
+    @contained
+    def generated(self, phase: PhaseName, error: BaseException | None = None) -> None:
+        """Leave it, with the error that ended it."""
+        loop = self.recording.here()
+        if loop is not None:
+            self._step.go_on(loop, phase, error)
+
+    @contained
     def saving(self) -> bool:
         """Enter phase `checkpoint`; return whether `saved` is to be called for it."""
         loop = self.recording.begun()

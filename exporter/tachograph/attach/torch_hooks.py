@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tachograph.attach import step_values
+from tachograph.attach.generation_hooks import hook_generation
 from tachograph.attach.in_place import FRAMES, in_place_of
 from tachograph.attach.loader_hooks import hook_loaders
 from tachograph.attach.observer import Observer
@@ -27,7 +28,7 @@ def attach(torch: Any, observer: Observer) -> None:
     """Hook each part separately: if this PyTorch lacks one, only that part is not observed."""
     for hook in (
         hook_loaders, _backward, _graph_hooks, _zeroing, _optimizers, _parallel, _schedules, _scalers, _modes,
-        hook_saves, _compilations, _clipping, _ranks,
+        hook_saves, hook_generation, _compilations, _clipping, _ranks,
     ):  # fmt: skip
         try:
             hook(torch, observer)

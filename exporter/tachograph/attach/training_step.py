@@ -36,7 +36,7 @@ STEPS_TO_KNOW = 3
 FIRST_OTHERS = 10
 """How often they may before that: a critic makes some steps for each of its generator's."""
 
-PAUSES: tuple[PhaseName, ...] = ("eval", "checkpoint")
+PAUSES: tuple[PhaseName, ...] = ("eval", "checkpoint", "generate", "reward")
 
 
 class TrainingStep:

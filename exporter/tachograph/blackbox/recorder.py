@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tachograph.catalog.rank import PAUSES
 from tachograph.wire import BOX_REQUESTS
 
 SEPARATOR = "\0"
@@ -30,9 +31,6 @@ STILL_SECONDS = 60.0
 
 OVERDUE_SECONDS, OVERDUE_STEPS = 10.0, 3
 """A step is overdue after so long and so many usual ones, as for a rank that makes a box by itself."""
-
-PAUSES = frozenset(("init", "checkpoint", "eval"))
-"""Phases that may take longer than any step."""
 
 P2P_NAME = ("send", "recv")
 INPUTS, OUTPUTS = "inputs", "outputs"

@@ -14,16 +14,23 @@ from typing import Literal, get_args
 from tachograph.catalog.metric import COUNTER, GAUGE, GPU, HISTOGRAM, INFO, RANK, TRAIN_PREFIX, Metric, Rows
 
 PhaseName = Literal[
-    "init", "data", "copy", "forward", "backward", "optimizer", "collective", "checkpoint", "eval", "other"
+    "init", "data", "copy", "forward", "backward", "optimizer", "collective", "checkpoint", "eval", "other",
+    "generate", "reward", "sync",
 ]  # fmt: skip
 PHASES: tuple[str, ...] = get_args(PhaseName)
 """Phases of a rank; `copy` moves a batch to the device, `other` is time outside every named phase."""
+GENERATION = ("generate", "reward", "sync")
+"""Phases of a loop that generates what it trains on: samples, their rewards, weights on their way to an engine."""
+USUAL_PHASES = tuple(name for name in PHASES if name not in GENERATION)
+"""Those that every loop may have, and has series of: a loop that generates has those of GENERATION as well."""
+PAUSES = ("init", "checkpoint", "eval", *GENERATION)
+"""Phases in which a rank makes no step for good reason."""
 SHORTEST_SAVE_SECONDS = 0.1
 """What is shorter in phase `checkpoint` is no save: a loop may ask inside of the phase whether it is time for one."""
 
-OWN_PHASES = tuple(name for name in PHASES if name not in ("init", "collective", "checkpoint", "eval"))
-"""Phases that every step goes through, with work of its own. Collectives are waiting for others; checkpoints and
-evaluations run on their own schedule."""
+OWN_PHASES = tuple(name for name in PHASES if name not in ("collective", *PAUSES))
+"""Phases that every step goes through, with work of its own. Collectives are waiting for others; pauses come on their
+own schedule."""
 
 StepTag = Literal["gc", "eval", "checkpoint", "compile", "warm-up", "restart"]
 STEP_TAGS: tuple[str, ...] = get_args(StepTag)
@@ -203,7 +210,7 @@ TRAIN_STEP_SECONDS = _row(
 )
 TRAIN_PHASE_SECONDS = _row(
     "train_phase_seconds_total", COUNTER, "seconds", (*RANK, "phase"),
-    "Wall seconds in each phase, nested ones counted once.", PHASES, detail=True,
+    "Wall seconds in each phase, nested ones counted once.", USUAL_PHASES, vocabulary=PHASES, detail=True,
 )  # fmt: skip
 TRAIN_TAGGED_STEPS = _row(
     "train_tagged_steps_total", COUNTER, "", (*RANK, "tag"),
@@ -220,7 +227,7 @@ TRAIN_PHASE_DEVICE_SECONDS = _row(
 TRAIN_PHASE_EXCESS = _row(
     "train_phase_excess_seconds_total", COUNTER, "seconds", ("run", "phase"),
     "Seconds by which phases of ordinary steps exceeded their rank's median, waits for collectives left out; "
-    "summed over the ranks of the run on this node.", PHASES,
+    "summed over the ranks of the run on this node.", USUAL_PHASES,
 )  # fmt: skip
 TRAIN_ORDINARY_STEPS = _row(
     "train_ordinary_steps_total", COUNTER, "", RANK,

@@ -18,7 +18,7 @@ SPEED_UNITS = ("mfu", "tokens", "samples", "steps")
 WORK_UNITS = ("flops", "hardware_flops", "tokens", "samples")
 """What the work of a run is counted in."""
 
-PAUSES = ("most_pause", "one_stays_away", "some_pause", "none_waits")
+PAUSE_LIMITS = ("most_pause", "one_stays_away", "some_pause", "none_waits")
 """When a run may make no step for longer than the limit of a hang: while most of its ranks pause, while they do and
 wait for one that does not come, while some pause, and while none waits for another."""
 

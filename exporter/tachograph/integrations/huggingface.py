@@ -80,6 +80,10 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
             (accelerator, "backward", functools.partial(self._in_phase, "backward")),
             (trainer, "training_step", self._training_step),
             (accelerator, "clip_grad_norm_", self._clip),
+            # Of TRL's trainers that generate what they train on, within a step.
+            (trainer, "_generate_and_score_completions", functools.partial(self._in_phase, "generate")),
+            (trainer, "_calculate_rewards", functools.partial(self._in_phase, "reward")),
+            (getattr(trainer, "vllm_generation", None), "sync_weights", functools.partial(self._in_phase, "sync")),
         ):
             if callable(method := getattr(owner, name, None)):
                 setattr(owner, name, functools.wraps(method)(functools.partial(around, method)))

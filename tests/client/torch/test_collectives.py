@@ -14,7 +14,7 @@ from tachograph.client.signals.wait_by_lengths import TRIAL_STEPS
 from tachograph.client.torch import collectives as module
 from tachograph.client.torch.bucket_watch import BucketTotals
 from tachograph.client.torch.collectives import Collective, Collectives
-from tachograph.node.ranks.conclusions import hangs
+from tachograph.node.ranks.conclusions import suspects
 from tests.client.torch.jobs import Job
 from tests.torch_programs import torch_has
 
@@ -181,12 +181,12 @@ def test_who_stopped_first_in_a_mesh(run: Callable[[str, int], Job], exporter: A
     entered = {
         talk.of("hello")[0]["rank"]: talk.of("state")[-1]["metrics"]["collective_enqueued"] for talk in exporter.talks
     }
-    assert hangs.collectives_behind(entered).keys() == {2, 3}
+    assert suspects.collectives_behind(entered).keys() == {2, 3}
     named = {"0", "tp 0,1", "tp 2,3", "fsdp 0,2", "fsdp 1,3"}
     if not torch_has("group_desc", "torch.distributed.device_mesh"):
         named = {name.rpartition(" ")[2] for name in named}
     assert {group for groups in entered.values() for group in groups} == named
-    assert hangs.hang_suspects(entered, dict.fromkeys(entered, "other")).keys() == {2}
+    assert suspects.hang_suspects(entered, dict.fromkeys(entered, "other")).keys() == {2}
 
 
 @pytest.mark.torch

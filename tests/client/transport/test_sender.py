@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.rank import NONFINITE_SOURCES, PHASES, TRAIN_METRICS
+from tachograph.catalog.rank import NONFINITE_SOURCES, TRAIN_METRICS, USUAL_PHASES
 from tachograph.client.recorder import Recorder
 from tachograph.client.transport import sender as module
 from tachograph.wire import MAX_EVENTS, MAX_FRAME_BYTES, MAX_RATE_HZ, bucket_index
@@ -52,7 +52,7 @@ def test_state_carries_everything(exporter: Any, record: Make, train: Train) -> 
         "checkpoint_bytes": 4096, "checkpoint_failures_total": 0, "loss_spikes_total": 0, "loss_spike_steps": 0,
         "nonfinite_total": dict.fromkeys(NONFINITE_SOURCES, 0),
     }  # fmt: skip
-    assert set(metrics["phase_seconds_total"]) == set(PHASES)
+    assert set(metrics["phase_seconds_total"]) == set(USUAL_PHASES)
     assert set(metrics) <= set(TRAIN_METRICS)
     assert (state["step"], state["phase"], state["dropped"]) == (12, "other", 0)
     assert state["phase_since"] <= state["time"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.rank import LOST_CAUSES, PHASES
+from tachograph.catalog.rank import LOST_CAUSES, USUAL_PHASES
 from tachograph.node.ranks.frames import Bye, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
@@ -176,4 +176,4 @@ def test_phases_start_at_zero() -> None:
     totals = RunTotals()
     totals.add([CounterDelta("phase_excess_seconds_total", "backward", 2.0)])
     values = {sample.labels[1]: sample.value for sample in totals.samples("r")}
-    assert values == {**dict.fromkeys(PHASES, 0.0), "backward": 2.0}
+    assert values == {**dict.fromkeys(USUAL_PHASES, 0.0), "backward": 2.0}

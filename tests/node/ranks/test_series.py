@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tachograph.catalog.exporter import DROP_REASONS
-from tachograph.catalog.rank import PHASES, TRAIN_METRICS
+from tachograph.catalog.rank import PHASES, TRAIN_METRICS, USUAL_PHASES
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.series import RankSeries
@@ -47,7 +47,7 @@ def test_known_label_values_of_counters_start_at_zero(series: RankSeries) -> Non
     """A counter that is born at 1 has no increase, so phases and sources exist from the first state on."""
     series.take({})
     values = shown(series)
-    assert {labels[0] for _, *labels in values if labels and labels[0] in PHASES} == set(PHASES)
+    assert {labels[0] for _, *labels in values if labels and labels[0] in PHASES} == set(USUAL_PHASES)
     assert values["nonfinite_total", "loss"] == 0
 
 
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_dropped_alone(
     assert drops == {reason: count}
     assert reason in DROP_REASONS
     assert shown(series)["samples_total",] == 7
-    assert len(shown(series)) == len(PHASES) + 2 + 1
+    assert len(shown(series)) == len(USUAL_PHASES) + 2 + 1
 
 
 def test_a_counter_never_falls(series: RankSeries, drops: Counter[str]) -> None:

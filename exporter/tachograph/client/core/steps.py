@@ -157,10 +157,10 @@ class Step(Uncopied):
             if len(records) < RING_LIMIT:
                 wait = self._wait
                 waited = wait.seconds if wait.more is None else wait.total()
-                a, b, c, d, e, f, g, h, i, j = self._phases  # written out: a loop over them takes twice the time
+                a, b, c, d, e, f, g, h, i, j, k, m, n = self._phases  # written out: a loop takes twice the time
                 records.append((
                     self.number, self._began, now, clock.tag, waited, a.seconds, b.seconds, c.seconds, d.seconds,
-                    e.seconds, f.seconds, g.seconds, h.seconds, i.seconds, j.seconds,
+                    e.seconds, f.seconds, g.seconds, h.seconds, i.seconds, j.seconds, k.seconds, m.seconds, n.seconds,
                 ))  # fmt: skip
             else:
                 self._dropped.count += 1

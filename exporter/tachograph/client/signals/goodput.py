@@ -12,7 +12,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.rank import LOST_CAUSES, PHASES
+from tachograph.catalog.rank import GENERATION, LOST_CAUSES, PHASES
 
 if TYPE_CHECKING:
     from tachograph.client.core.phases import PhaseClock
@@ -39,6 +39,7 @@ COLLECTIVE, REWORK, HANG, RESTART = "collective", "rework", "hang", "restart"
 _PLACES = (PRODUCTIVE, *LOST_CAUSES)
 _CAUSES = tuple(phase if phase in LOST_CAUSES else PRODUCTIVE for phase in PHASES)
 _COLLECTIVE = PHASES.index(COLLECTIVE)
+_GENERATION = tuple(map(PHASES.index, GENERATION))
 
 Seconds = dict[str, float]
 
@@ -156,6 +157,7 @@ class Goodput:
         booked[PRODUCTIVE] -= exposed
         booked[COLLECTIVE] += exposed
         stalled = booked[PRODUCTIVE] + booked["data"] + booked[COLLECTIVE]  # the others have a known cause
+        stalled -= sum(spent[phase] for phase in _GENERATION)  # which is new work, however long it takes
         self._move_hang(booked, max(0.0, stalled - self._longest_step()) if stalled > HANG_SECONDS else 0.0)
         return booked, stalled
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tachograph.catalog.rank import OWN_PHASES, PAUSE_SHARE, PHASES
+from tachograph.catalog.rank import GENERATION, OWN_PHASES, PAUSE_SHARE, PHASES
 from tachograph.client.core.steps import StepRecord
 
 _OWN = tuple(PHASES.index(name) for name in OWN_PHASES)
+_GENERATION = tuple(map(PHASES.index, GENERATION))
 _BACKWARD = OWN_PHASES.index("backward")
 _INIT, _COLLECTIVE, _CHECKPOINT, _EVAL = map(PHASES.index, ("init", "collective", "checkpoint", "eval"))
 
@@ -15,9 +16,9 @@ _INIT, _COLLECTIVE, _CHECKPOINT, _EVAL = map(PHASES.index, ("init", "collective"
 class StepCost(NamedTuple):
     """The cost of one ordinary step: everything since the end of the one before, as its batch is waited for in between.
 
-    `seconds` are from that end to its own, `wait` is the exposed wait for collectives among them, `own` the seconds in
-    each of `OWN_PHASES` without that wait. On a GPU waits are known steps later, so single numbers of `wait` and `own`
-    may be below 0.
+    `seconds` are from that end to its own, without those in which it generated; `wait` is the exposed wait for
+    collectives among them, `own` the seconds in each of `OWN_PHASES` without that wait. On a GPU waits are known steps
+    later, so single numbers of `wait` and `own` may be below 0.
     """
 
     ended: float
@@ -44,7 +45,7 @@ class OrdinarySteps:
         now, then = record.seconds, before.seconds
         if now[_EVAL] > then[_EVAL]:  # which may have waited for data and run forward, in phases inside its own
             return None
-        seconds = record.ended - before.ended
+        seconds = record.ended - before.ended - sum([now[index] - then[index] for index in _GENERATION])
         if now[_CHECKPOINT] - then[_CHECKPOINT] + now[_INIT] - then[_INIT] > PAUSE_SHARE * seconds:
             return None
         own = [now[index] - then[index] for index in _OWN]

@@ -8,7 +8,7 @@ steps, and adds nothing more.
 
 from __future__ import annotations
 
-from tachograph.catalog.rank import OWN_PHASES, PHASES
+from tachograph.catalog.rank import OWN_PHASES, USUAL_PHASES
 from tachograph.client.core.sorted_window import SortedWindow
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.ordinary_steps import OrdinarySteps
@@ -27,7 +27,7 @@ class PhaseExcess:
     """Adds up, by phase, what ordinary steps took beyond their rank's usual time; a step observer and a source."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.seconds = dict.fromkeys(USUAL_PHASES, 0.0)
         self._ordinary = OrdinarySteps()
         self._step = SortedWindow(WINDOW)
         self._phases = [(name, SortedWindow(WINDOW)) for name in OWN_PHASES]

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from tachograph import code_line
-from tachograph.catalog.rank import PHASES, SHORTEST_SAVE_SECONDS
+from tachograph.catalog.rank import PAUSES, PHASES, SHORTEST_SAVE_SECONDS
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.ordinary_steps import OrdinarySteps
 from tachograph.client.signals.process_activity import ProcessActivity
@@ -24,7 +24,7 @@ STANDSTILL_SECONDS, STANDSTILL_STEPS = 10.0, 3
 """A step is overdue after so long and so many usual ones: earlier than a hang is."""
 
 PAUSE_SECONDS, KNOWN_PAUSE_SECONDS, PAUSE_FACTOR = 60.0, 30.0, 2.0
-"""Start-up, a save or an evaluation is long after so long, the first and later ones, and twice the longest so far.
+"""Start-up, a save or another pause is long after so long, the first and later ones, and twice the longest so far.
 
 A save in which the process has done nothing for ten seconds has the time of a step, or twice the longest, unless it is
 the first."""
@@ -34,8 +34,6 @@ EVERY_SECONDS = 10.0
 
 SWITCH = "TACHOGRAPH_STACKS"
 """The variable that turns this off, with 0."""
-
-PAUSES = frozenset({"init", "checkpoint", "eval"})
 
 _SAVE = PHASES.index("checkpoint")
 

@@ -10,7 +10,7 @@ from functools import partial
 from math import isfinite
 from operator import methodcaller
 
-from tachograph.catalog.rank import PHASES, TRAIN_METRICS
+from tachograph.catalog.rank import PHASES, TRAIN_METRICS, USUAL_PHASES
 from tachograph.client.core.arguments import LARGEST
 from tachograph.client.core.batches import LoaderWatch
 from tachograph.client.core.counters import Counter
@@ -264,7 +264,9 @@ class RankState:
         """Return what is measured here: steps, phases, batches, checkpoints and memory."""
         phase_seconds = self._phase_seconds
         measured: dict[str, object] = {"steps_total": self.step.completed}
-        measured["phase_seconds_total"] = phase_seconds
+        measured["phase_seconds_total"] = {
+            phase: seconds for phase, seconds in phase_seconds.items() if seconds or phase in USUAL_PHASES
+        }
         measured["batches_total"] = self.batches.count
         measured["checkpoint_seconds_total"] = phase_seconds["checkpoint"]
         measured["checkpoint_failures_total"] = self.clock.checkpoint.failures + self.checkpoints.failures

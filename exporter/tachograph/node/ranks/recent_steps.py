@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
-from tachograph.catalog.rank import OWN_PHASES, PAUSE_SHARE, RECENT_SECONDS, RECENT_STEPS
+from tachograph.catalog.rank import GENERATION, OWN_PHASES, PAUSE_SHARE, RECENT_SECONDS, RECENT_STEPS
 from tachograph.node.ranks.series import RankSeries
 
 GRACE_STEPS = 2
@@ -200,7 +200,7 @@ class PlainCounts(NamedTuple):
         return Ordinary(
             self.ended,
             ordinary.steps + self.steps - before.steps,
-            ordinary.seconds + self.ended - before.ended,
+            ordinary.seconds + self.ended - before.ended - sum(self.since(before, phase) for phase in GENERATION),
             None if wait is None else (ordinary.wait or 0.0) + wait,
             {phase: ordinary.own.get(phase, 0.0) + seconds for phase, seconds in own.items()},
         )

@@ -26,7 +26,7 @@ KNOWN_SAVES, SAVE_FACTOR = 3, 5.0
 """Once so many saves are known, one is stuck beyond so many times the longest. NVIDIA's resiliency extension has that
 factor: its timeouts are 5 times the longest interval that it has seen (`safety_factor`)."""
 
-MOST_PAUSE, ONE_STAYS_AWAY, SOME_PAUSE, NONE_WAITS = catalog.PAUSES
+MOST_PAUSE, ONE_STAYS_AWAY, SOME_PAUSE, NONE_WAITS = catalog.PAUSE_LIMITS
 LONG_PAUSE_SECONDS = 1800.0
 """Most ranks start, save or evaluate; or half have finished and the others wait for nobody: an upload after the end."""
 FIRST_SAVE_SECONDS = 900.0
@@ -87,12 +87,17 @@ def _are_left(phases: Sequence[str], gone: int) -> bool:
     return gone >= len(phases) and {*diagnosis.QUIET_PHASES, "other"}.issuperset(phases)
 
 
-def pauses(phases: Sequence[str], longest: float, *, has_step: bool, has_saved: bool) -> dict[str, float]:
-    """Return how long ranks that do this may pause, beside three usual steps: what holds in each of catalog.PAUSES.
+def pauses(
+    phases: Sequence[str], longest: float, *, has_step: bool, has_saved: bool, generated: float = 0.0
+) -> dict[str, float]:
+    """Return how long ranks that do this may pause, beside three usual steps, by catalog.PAUSE_LIMITS.
 
-    `longest` is the longest pause so far. While the usual step is not known, every pause may be a long one.
+    `longest` is the longest pause so far, `generated` that of those in which the loop generated. While the usual step
+    is not known, every pause may be a long one, and so may the first generation.
     """
     seconds = FIRST_SAVE_SECONDS if "checkpoint" in phases and not has_saved else PAUSE_SECONDS
+    if not {*catalog.GENERATION}.isdisjoint(phases):
+        longest = generated or LONG_PAUSE_SECONDS
     seconds = max(seconds, min(PAUSE_FACTOR * longest, LONG_PAUSE_SECONDS)) if has_step else LONG_PAUSE_SECONDS
     if _some_pause(phases):
         for_one = STAYS_AWAY_SECONDS if seconds == PAUSE_SECONDS else seconds
@@ -176,7 +181,7 @@ class Hang:
         comes = not is_apart or view.now - self._moved <= diagnosis.STILL_SECONDS
         holds = {MOST_PAUSE: most and comes, ONE_STAYS_AWAY: most, SOME_PAUSE: True, NONE_WAITS: not is_apart}
         may = self._pauses_of(phases, view)
-        limit = next((may[when] for when in catalog.PAUSES if when in may and holds[when]), view.hang_limit)
+        limit = next((may[when] for when in catalog.PAUSE_LIMITS if when in may and holds[when]), view.hang_limit)
         seconds = self._overdue_seconds(ranks, view)
         return TimeWithoutStep(seconds, limit, seconds > limit and not is_told)
 
@@ -219,7 +224,9 @@ class Hang:
         longest = max((gap.seconds for gap in self._gaps), default=0.0)
         has_saved = any(rank.saved_at is not None or rank.saves.count for rank in view.states)
         has_step = view.step_seconds is not None
-        found = pauses(phases, longest, has_step=has_step, has_saved=has_saved)
+        of_generation = (gap.seconds for gap in self._gaps if not gap.phases.isdisjoint(catalog.GENERATION))
+        generated = max(of_generation, default=0.0)
+        found = pauses(phases, longest, has_step=has_step, has_saved=has_saved, generated=generated)
         if not found and (usual := self._usual_gap(phases, view)):
             found = {SOME_PAUSE: usual}
         steps = diagnosis.HANG_STEPS * (view.step_seconds or 0.0)
