@@ -58,14 +58,14 @@ TRACE_QUERY = f'{{resource.tachograph.run="${{run:percentencode}}" && resource.t
 RANK_VERDICTS = (
     ("died first", of_ranks("rank:first_end:timestamp", kind="died")),
     ("failed first", of_ranks("rank:first_end:timestamp", kind="!died")),
-    ("holds up the hang", of_ranks("rank:hang_suspect:behind")),
+    ("caused the hang", of_ranks("rank:hang_suspect:behind")),
     ("NaN first", of_ranks("rank:loss_nonfinite_first:step")),
     ("differs from the others", of_ranks("rank:invariant_culprit:info")),
     ("broken GPU", of_ranks("node:broken_gpu_rank:info")),
     ("other step", of_ranks("rank:steps_apart:count")),
     ("late", of_ranks("rank:straggler:level")),
 )
-"""What a rule says of a rank -> the series by which it says so, the worst first."""
+"""What a rule says of a rank -> the series by which it says so, worst first."""
 
 
 def verdicts() -> str:
@@ -105,7 +105,7 @@ def rank_table(**more: object) -> Json:
         BEHIND,
         verdicts(),
     )
-    columns = {"rank": "Rank", "verdict": "Named as", "instance": "Node", "gpu": "GPU", "state": "State"}
+    columns = {"rank": "Rank", "verdict": "Verdict", "instance": "Node", "gpu": "GPU", "state": "State"}
     columns |= {"phase": "Phase", "Value #C": "For", "Value #D": "Step", "Value #E": "Lag per step"}
     columns |= {"Value #F": "Behind"}
     here = {"instance": field("Node"), "rank": field("Rank")}
@@ -117,7 +117,7 @@ def rank_table(**more: object) -> Json:
     ]
     node = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")), BLACK_BOX]
     return table(
-        "Ranks, the worst first",
+        "Ranks, worst first",
         f"The {ROWS} ranks that most deserve a look: named by a rule, gone, behind in a collective, lagging, long in "
         "one phase. Lag: how much later than the median rank it arrives, of a step; a full bar pages. Behind "
         "counts collectives. Nobody named and all alike is good. In a hang the culprit is the one behind, or in "
@@ -128,7 +128,7 @@ def rank_table(**more: object) -> Json:
         join="rank",
         overrides=[
             override("Rank", links=links, custom__width=60),
-            marked("Named as", custom__width=145),
+            marked("Verdict", custom__width=145),
             override("Node", links=node, custom__width=85),
             override("GPU", custom__width=50),
             words("State", STATES, custom__width=80),
@@ -175,12 +175,12 @@ def node_table(**more: object) -> Json:
     score = " + on (instance) ".join(f"({part} or on (instance) 0 * {ranks})" for part in weighed)
     chosen = f"topk({NODE_ROWS}, {score})"
     asked = (chosen, node_verdicts(), ranks, ratio, errors)
-    columns = {"instance": "Node", "verdict": "Named as", "Value #C": "Ranks", "Value #D": "Collectives × median"}
+    columns = {"instance": "Node", "verdict": "Verdict", "Value #C": "Ranks", "Value #D": "Collective time × median"}
     columns |= {"Value #E": "Net errors, 1 h"}
     shown = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")),
              link("Only its ranks, here", "run", run=SAME, instance=field("Node")), BLACK_BOX]  # fmt: skip
     return table(
-        "Nodes, the worst first",
+        "Nodes, worst first",
         f"The {NODE_ROWS} nodes of the run that most deserve a look: named by a rule, then those on which collectives "
         "take longest: over those of the median node. Nobody named, × median near 1 is good. Several named slow, with "
         "network errors (a full bar is a ticket): look at the switch they share. One named late: drain it.",
@@ -190,9 +190,9 @@ def node_table(**more: object) -> Json:
         join="instance",
         overrides=[
             override("Node", links=shown, custom__width=85),
-            marked("Named as", custom__width=155),
+            marked("Verdict", custom__width=155),
             override("Ranks", custom__width=60),
-            override("Collectives × median", decimals=2, custom__width=165),
+            override("Collective time × median", decimals=2, custom__width=165),
             bar_cells("Net errors, 1 h", NET_ERRORS, unit="locale", decimals=0, custom__minWidth=105),
         ],
         **{"w": 24, "h": 8, **more},
@@ -242,7 +242,7 @@ def phases_over_time(rows: int, **more: object) -> Json:
     coded = " or ".join(f"{of_ranks(c.RANK_PHASE, phase=phase)} * 0 + {c.PHASES.index(phase)}" for phase in rare_first)
     words_of = {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
     return timeline(
-        "What the ranks that stand out do",
+        "What the outlier ranks are doing",
         "none",
         f"The phase of the {rows} ranks that deserve a look most at the end of the range, at each scrape. Rows that "
         "look alike are good. One row in another colour than the rest is the rank the others wait for.",
@@ -257,7 +257,7 @@ def lag_heat(rows: int = 30, **more: object) -> Json:
     """Return the panel of the ranks that lagged most within the range."""
     worst = f"topk({rows}, max by (rank) (max_over_time({LAG}[$__range:1m] @ end())))"
     return heat(
-        "Lag per step, rank by rank",
+        "Lag per step by rank",
         UNITS["ratio"],
         f"How much later than the median rank a rank arrives, of a step: the {rows} ranks that lagged most within the "
         "range; what pages is full red. All yellow is good. One red row: that rank; rows in turns: what differs "
@@ -277,7 +277,7 @@ def node_heat(rows: int = 40, **more: object) -> Json:
     slowest = f"max by (instance) ({took}) and on (instance) {worst}"
     over = f"({slowest}) / on () group_left () quantile(0.5, {took})"
     return heat(
-        "Collectives of a step × median, node by node",
+        "Collective time per step by node, × median",
         "none",
         f"Seconds of collectives in a step on the slowest rank of the node, over those of the median node: the {rows} "
         "nodes with the longest within the range; twice as long is full red. All yellow is good. A few red rows: what "
@@ -297,7 +297,7 @@ def error_heat(rows: int = 40, **more: object) -> Json:
     rate = of_cluster("node:nic_errors:rate2m")
     worst = f"topk({rows}, max by (instance) (max_over_time({rate}[$__range] @ end())))"
     return heat(
-        "Network errors a second, node by node",
+        "Network errors per second by node",
         "none",
         f"Corrupted packets a second at the worst port of a node: the {rows} nodes with most. No row is good. Several "
         "rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or transceiver.",

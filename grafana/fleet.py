@@ -71,7 +71,7 @@ def top() -> list[Json]:
         stat("GPUs productive", "locale", "GPUs' worth of new training work: what is left of those allocated when "
              "waits, restarts, saves and repeated steps are taken away. Near those allocated is good.",
              [query(f"sum({WORTH})", instant=True)], "not yet", decimals=0, w=4),
-        stat("MFU by the clock", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, pauses "
+        stat("MFU, wall-clock", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, pauses "
              "included; it needs flops_per_token. What a run should have is its own past: see the table.",
              [query(mfu, instant=True)], "not collected", decimals=1, w=4),
         stat("Goodput", UNITS["ratio"], "Share of all rank-time that goes into new steps; above 90 % is good. Below "
@@ -85,9 +85,9 @@ def top() -> list[Json]:
              "none", show="value_and_name", overrides=coloured(SEVERITIES), w=4),
         stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, and those that "
              "runs held. Equal is good. Below held: lost, its causes are below.",
-             [query(delivered, "delivered", instant=True), query(held, "held", instant=True)],
+             [query(delivered, "delivered", instant=True), query(held, "allocated", instant=True)],
              "not yet", show="value_and_name", decimals=0, w=8),
-        stat("Runs that page", "none", "Runs with a critical alert now. 0 is good; otherwise they are first in the "
+        stat("Runs with a page", "none", "Runs with a critical alert now. 0 is good; otherwise they are first in the "
              "table.", [query(f"count(group by (run) ({critical})) or vector(0)", instant=True)], "none", w=4),
         stat("Power", UNITS["watts"], "Mean board power of all GPUs that report it. It should follow the GPUs that "
              "are productive; without them it heats the room.", [query(f"sum({POWER})", instant=True)],
@@ -130,14 +130,14 @@ def worst_runs() -> Json:
         f"max by (run) ({of_runs('run:restarts:max')})",
     )
     columns = {"run": "Run", "Value #B": "GPUs", "Value #C": "Critical", "Value #D": "Warnings"}
-    columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Of its baseline"}
-    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lost inside steps", "Value #J": "Lag of the last rank"}
+    columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Speed vs baseline"}
+    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lost inside steps", "Value #J": "Worst lag"}
     columns |= {"Value #K": "Since last step", "Value #L": "Since checkpoint", "Value #M": "Restarts"}
     leads = {"run": "The run", "ranks": "Its ranks", "incident": "What happened, on one time axis"}
     links = [link(title, to, run=field("Run")) for to, title in leads.items()]
     share = {"unit": UNITS["ratio"], "decimals": 0}
     return table(
-        "Runs, the worst first",
+        "Runs, worst first",
         f"The {ROWS} runs that page, warn, or lose most GPUs. Lost or slower: share of its GPUs' time that start-up, "
         "data, saves, restarts and hangs take now, and that the run is slower than its own past. No alert and near 0 "
         "is good. A click opens it.",
@@ -153,7 +153,7 @@ def worst_runs() -> Json:
             bar_cells("Lost or slower", WHOLE, **share),
             *(
                 override(name, **share)
-                for name in ("MFU", "Of its baseline", "Goodput, 1 h", "Lost inside steps", "Lag of the last rank")
+                for name in ("MFU", "Speed vs baseline", "Goodput, 1 h", "Lost inside steps", "Worst lag")
             ),
             *(override(name, unit="s", decimals=0) for name in ("Since last step", "Since checkpoint")),
         ],
@@ -189,7 +189,7 @@ def use() -> list[Json]:
         culprits(w=8, h=8),
         lines("Power", UNITS["watts"], "Mean board power of all GPUs. It should follow the productive GPUs. Full power "
               "with few productive: ranks wait in collectives, which burn nearly as much as work.",
-              [query(f"sum({POWER})", "all GPUs"), query(f"sum({OF_RUNS})", "held by runs")],
+              [query(f"sum({POWER})", "all GPUs"), query(f"sum({OF_RUNS})", "of runs")],
               "not collected: no GPU reports its power", min=0, w=8),
         lines("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Flat is good. It "
               "falls when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],
@@ -201,7 +201,7 @@ def culprits(**more: object) -> Json:
     """Return the nodes that were blamed for most incidents."""
     most = f"sum by (instance) (1 + changes({of_cluster('node:blamed_timestamp_seconds:min')}[30d]))"
     return table(
-        "Nodes blamed most, 30 days",
+        "Nodes blamed most often, 30 days",
         "Incidents of the last 30 days of which a node, or a GPU or link of it, was the culprit; the ten nodes with "
         "most. One each is chance. Of one that stands out: `tachograph history`.",
         [query(f"sort_desc(topk(10, {most}))", table=True)],

@@ -45,7 +45,7 @@ EVENTS = (
     ("nodes down", "node:down_seconds:max"),
     ("exporters silent", "node:exporter_unseen_seconds:max"),
     ("GPUs off the bus", "node:gpu_lost:info"),
-    ("GPUs whose driver hangs", "node:gpu_hung:info"),
+    ("GPUs with a hung driver", "node:gpu_hung:info"),
     ("GPUs with a fatal Xid", "node:gpu_xid_fatal_timestamp_seconds:max"),
     ("GPUs with uncorrected ECC errors", "node:gpu_ecc_uncorrected:max"),
     ("GPUs slowed by heat", "node:gpu_thermal_slowdown:ratio"),
@@ -105,14 +105,14 @@ def what_happened() -> list[Json]:
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  NO_RANK, mappings=CONDITION_WORDS, h=3, **WIDE),
-        timeline("Alerts, and whom they name", "none", "What fired for the run or its nodes, which node and rank it "
+        timeline("Alerts by node and rank", "none", "What fired for the run or its nodes, which node and rank it "
                  "named, and from when to when: red is critical, orange a warning, blue for information. Nothing is "
                  "good. Start with the row that begins first; who stays longest is the one to take out.",
                  [query(f"topk({ROWS}, {graded('alertname, rank, instance')})",
                         "{{alertname}} {{instance}} {{rank}}")],
                  "nothing fired", mappings=GRADE_WORDS, h=7, **WIDE),
-        timeline("Attempts, saves, evaluations", "none", "How many ranks an attempt has, and how many start up, save "
-                 "or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
+        timeline("Attempts, checkpoints and evaluations", "none", "How many ranks an attempt has, and how many start "
+                 "up, save or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
                  [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK,
                  color={"mode": "fixed", "fixedColor": BLUE}, h=5, **WIDE),
         timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
@@ -128,7 +128,7 @@ def what_it_cost() -> list[Json]:
     return [
         lines("MFU", UNITS["ratio"], "Model FLOP/s as a share of the peak, of completed steps, and what the run did "
               "in the hour before. On the dashed line is good. Where it leaves the line, money is being lost.",
-              [query(of_run("run:step_mfu:ratio"), "of completed steps"),
+              [query(of_run("run:step_mfu:ratio"), "completed steps"),
                query(of_run("run:step_mfu:baseline"), "baseline")],
               NO_MFU, overrides=[BASELINE], min=0, h=6, **WIDE),
         ranks_by_phase(h=6, **WIDE),

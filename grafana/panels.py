@@ -167,7 +167,7 @@ def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
     return panel("stat", title, text, unit, queries, absent=absent, options=options, **more)
 
 
-REACH = {"percentunit": 0.1, "s": 0.1, "Bps": 1e3, "bytes": 1e3, "watt": 10, "cps": 4, "cpm": 4, "locale": 4}
+REACH = {"percentunit": 0.1, "s": 0.1, "Bps": 1e3, "bytes": 1e3, "watt": 10, "locale": 4}
 """Unit -> how far an axis reaches at least, unless a panel says it."""
 
 

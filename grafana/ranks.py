@@ -78,7 +78,7 @@ def parts_table(**more: object) -> Json:
     columns = {"rank": "Rank", "instance": "Node", "gpu": "GPU", "Value #B": "Compute", "Value #C": "Waits for others"}
     columns |= {"Value #D": "Waits for data", "phase": "Late in"}
     return table(
-        "Where the step of each rank goes",
+        "Step time breakdown by rank",
         "Shares of the usual step, over the last 20 s or three steps, for the ranks of the first table: work, waits "
         "for other ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its "
         "phase stands at the end.",
@@ -112,7 +112,7 @@ def by_coordinate() -> list[Json]:
     step = f"max by (run, rank, instance) ({of_ranks(c.TRAIN_RECENT_STEP)})"
     return [
         table(
-            "Waits by place in the parallelism",
+            "Waits by parallel group",
             "Share of a step that the ranks of a pipeline stage (pp), a tensor part (tp) or an expert part (ep) wait "
             "for others, on average. Alike is good, or how the stages are cut. The one that waits least is the one the "
             "others wait for.",
@@ -169,7 +169,7 @@ def over_time() -> list[Json]:
               [query(of_run("run:step_part_seconds:median"), "{{cause}}")],
               "no ordinary step completed lately", overrides=coloured(PARTS), min=0, w=8),
         sequence_spread(w=12),
-        lines("Steps between the first and the last rank", "none", "How many optimizer steps the rank furthest ahead "
+        lines("Step spread across ranks", "none", "How many optimizer steps the rank furthest ahead "
               "is beyond the last one, as of their last reports. What fits between two reports is good. A climb: each "
               "rank trains alone; compare what they were started with.",
               [query(f"max({steps}) - min({steps})", "steps")], "no step yet", min=0, decimals=0, soft_max=4, w=12),

@@ -100,9 +100,9 @@ def first_look() -> list[Json]:
               [named({"median": median, "mean": mean} | day_before(mean))],
               "no step completed in this range", overrides=[DAY_BEFORE], min=0),
         lines("MFU", UNITS["ratio"], "Model FLOP/s of completed steps as a share of the dense peak of all devices, "
-              "against the hour before and the same hour yesterday; by the clock, a pause counts. On the "
+              "against the hour before and the same hour yesterday; wall-clock counts pauses, too. On the "
               "dashed line is good. Below it: see which phase grew, then who lags.",
-              [named({"of completed steps": mfu, "by the clock": of_run("run:mfu:ratio"),
+              [named({"completed steps": mfu, "wall-clock": of_run("run:mfu:ratio"),
                       "baseline": of_run("run:step_mfu:baseline")} | day_before(mfu))],
               NO_MFU, overrides=[BASELINE, DAY_BEFORE], min=0),
         lines("Where the time goes", UNITS["ratio"], "Share of the median rank's step by phase; collective is its "
@@ -140,7 +140,7 @@ def efficiency() -> list[Json]:
                query(f"{worth} / {paid}", "work"),
                query(f"{lost} / ignoring (cause) group_left () {paid} > 0", "{{cause}}")],
               "not accounted yet", stack=True, overrides=[*coloured(CAUSES), GOODPUT], min=0, max=1, w=8),
-        lines("MFU, HFU, share of the achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense "
+        lines("MFU, HFU and achievable share", UNITS["ratio"], "Wall-clock shares: model FLOP/s of the dense "
               "peak, FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
               [named(shares)], NO_MFU, min=0, w=8),
     ]  # fmt: skip
@@ -178,9 +178,9 @@ def ranks() -> list[Json]:
     longest = f"max_over_time({of_ranks(c.RANK_PHASE)}[$__rate_interval])"
     return [
         ranks_by_phase(w=12),
-        lines("Longest in one phase", UNITS["seconds"], "How long the rank that is longest in a phase has been in it. "
-              "Below the step time is good, except for checkpoint and eval. Lines that climb are a hang: the phase "
-              "that climbed first holds the culprit, the others wait for it.",
+        lines("Longest time in one phase", UNITS["seconds"], "How long the rank that is longest in a phase has been "
+              "in it. Below the step time is good, except for checkpoint and eval. Lines that climb are a hang: the "
+              "phase that climbed first holds the culprit, the others wait for it.",
               [query(f"max by (phase) ({longest})", "{{phase}}")], "no rank is running", overrides=coloured(PHASES),
               min=0, w=12),
     ]  # fmt: skip
@@ -192,6 +192,6 @@ def dashboard() -> Json:
         "run",
         "One training run: is it making progress, is it fast, does it learn, which rank or GPU is holding it up?",
         [*top(), rank_table(w=14, h=9), node_table(w=10, h=9), *first_look(),
-         row("Efficiency", *efficiency()), row("Learning", *learning()), row("What ranks do", *ranks()),
+         row("Efficiency", *efficiency()), row("Learning", *learning()), row("Rank activity", *ranks()),
          row("Memory", *model.memory()), row("Inside the model", *model.inside()), row("Failures", *model.past())],
     )  # fmt: skip

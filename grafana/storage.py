@@ -117,10 +117,10 @@ def data() -> list[Json]:
         lines("Slow fetches", UNITS["ratio"], "Share of time by which single steps waited longer for data than their "
               "rank usually does. 0 is good. Above while the median wait is low: now and then one fetch takes long.",
               [query(excess, "{{phase}}")], NO_RANK, overrides=coloured(PHASES), min=0, soft_max=0.1),
-        lines("Batches a second", "none", "Batches that the loader delivered to a rank. All alike is good. One below: "
-              "its shard or its loader is slower. By name: the fewest.",
+        lines("Batches per second", "none", "Batches that the loader delivered to a rank. All alike is good. One "
+              "below: its shard or its loader is slower. By name: the fewest.",
               rate_spread(c.TRAIN_BATCHES, "bottomk"), DETAIL, overrides=BAND, min=0),
-        lines("Training samples a second", "none", "Samples the whole run trained on. Steady is good. Falling with "
+        lines("Training samples per second", "none", "Samples the whole run trained on. Steady is good. Falling with "
               "the wait for data: data is the cause; falling without: see Run.",
               [query(f"sum({of_run(c.RUN_WORK, unit='samples')})", "samples")],
               "not collected: needs samples_per_step", min=0),
@@ -133,11 +133,11 @@ def data() -> list[Json]:
               spread(host_rate(of_chosen_ranks(), "node_network_receive_bytes_total", device=ETHERNET), "bottomk",
                      "{{instance}}"), NO_HOST,
               overrides=BAND, min=0),
-        lines("Loader workers started again", "none", "Times a rank's loader workers were restarted, over all "
+        lines("Loader worker restarts", "none", "Times a rank's loader workers were restarted, over all "
               "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
               [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], NO_WORKERS, min=0, decimals=0,
               soft_max=4),
-        lines("Stalled on disks", UNITS["ratio"], "Share of time in which all tasks of a node waited for input or "
+        lines("I/O pressure", UNITS["ratio"], "Share of time in which all tasks of a node waited for input or "
               "output. Low is good; checkpoints raise it. By name: the highest.",
               spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", "{{instance}}"), NO_PRESSURE, overrides=BAND,
               min=0),
@@ -209,7 +209,7 @@ def saved_table() -> Json:
         f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_LOAD_DURATION)})",
     )
     columns = {"rank": "Rank", "instance": "Node", "state": "State", "Value #C": "Saved step", "Value #D": "Ago"}
-    columns |= {"Value #E": "Took", "Value #F": "Failed", "Value #G": "Resumed from", "Value #H": "Loading took"}
+    columns |= {"Value #E": "Save time", "Value #F": "Failed", "Value #G": "Resumed from", "Value #H": "Load time"}
     return table(
         "Ranks and their checkpoints",
         f"The {ROWS} ranks whose checkpoints failed, or took longest. All alike, at the same step, is good. A rank "
@@ -225,8 +225,8 @@ def saved_table() -> Json:
             override("Saved step", unit="locale"),
             override("Resumed from", unit="locale"),
             override("Ago", unit="s", decimals=0),
-            override("Took", unit="s", decimals=1),
-            override("Loading took", unit="s", decimals=1),
+            override("Save time", unit="s", decimals=1),
+            override("Load time", unit="s", decimals=1),
             override("Failed", decimals=0),
         ],
         w=24,

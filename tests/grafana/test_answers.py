@@ -60,12 +60,12 @@ CASES = {
     "a rank that goes on elsewhere is no dead one": Case("run", "Run", MOVED, {"{}": 5}),
     "it is one of one": Case("run", "Ranks reporting", MOVED, {'{up="1",world_size="1"}': 1}),
     "it stands in one row": Case(
-        "run", "Ranks, the worst first", MOVED, {'{rank="3",instance="b",gpu="3"}': 0}
+        "run", "Ranks, worst first", MOVED, {'{rank="3",instance="b",gpu="3"}': 0}
     ),
     "in one state": Case(
-        "run", "Ranks, the worst first", MOVED, {'{rank="3",state="running"}': 1}, letter="B"
+        "run", "Ranks, worst first", MOVED, {'{rank="3",state="running"}': 1}, letter="B"
     ),
-    "it is no step behind itself": Case("ranks", "Steps between the first and the last rank", MOVED, {"{}": 0}),
+    "it is no step behind itself": Case("ranks", "Step spread across ranks", MOVED, {"{}": 0}),
     "collectives a scrape apart are no hang": Case(
         "ranks", "Collectives behind",
         {'tachograph_run_ranks{run="r",instance="a",state="running"}': "2x99",
@@ -80,7 +80,7 @@ CASES = {
         {'run:checkpoint_age_seconds:min{run="r"}': 480},
     ),
     "the GPU that ended a run stays in sight": Case(
-        "node", "GPUs read",
+        "node", "GPUs readable",
         {'node:run:info{run="r",instance="a"}': "1x60 stale", 'tachograph_gpu_up{instance="a",gpu="0"}': "1x60 0x39"},
         {"{}": 0},
     ),
@@ -119,7 +119,7 @@ CASES = {
         {"{}": 4},
     ),
     "what pages without a run is none": Case(
-        "fleet", "Runs that page",
+        "fleet", "Runs with a page",
         {'ALERTS{alertname="StorageSlow",alertstate="firing",severity="critical"}': "1x99",
          'run:ranks:count{run="a"}': "4x99"},
         {"{}": 0},
@@ -139,13 +139,13 @@ CASES = {
         {'{run="r",alertname="A",severity="warning"}': 390_000},
     ),
     "rows of ranks are in the order of their numbers": Case(
-        "ranks", "Lag per step, rank by rank",
+        "ranks", "Lag per step by rank",
         {f'tachograph_train_recent_wait_seconds{{run="r",rank="{rank}",instance="a"}}': f"{wait}x99"
          for rank, wait in ((2, 0.5), (7, 1), (10, 1))} | {'tachograph_run_step_seconds{run="r",instance="a"}': "2x99"},
         {'{b="00002",rank="2"}': 0.25, '{b="00007",rank="7"}': 0, '{b="00010",rank="10"}': 0},
     ),
     "rows of nodes are in the order of their numbers": Case(
-        "ranks", "Collectives of a step × median, node by node",
+        "ranks", "Collective time per step by node, × median",
         {f'tachograph_run_collective_seconds{{run="r",instance="{node}"}}': f"{took}x99"
          for node, took in (("gpu-2.site:1", 1), ("gpu-10a", 2), ("10.0.0.7:1", 2), ("head", 2))},
         {'{a="gpu-",b="00002",instance="gpu-2.site:1"}': 0.5, '{a="gpu-",b="00010",instance="gpu-10a"}': 1,
@@ -192,7 +192,7 @@ CASES = {
             {f'{series}{{run="r",line="{now}"}}': 2, f'{series}{{run="r",line="a day before"}}': 1}, at=86_880,
         )
         for title, series, now in (
-            ("Step time", "run:step_seconds:mean1m", "mean"), ("MFU", "run:step_mfu:ratio", "of completed steps"),
+            ("Step time", "run:step_seconds:mean1m", "mean"), ("MFU", "run:step_mfu:ratio", "completed steps"),
             ("Tokens per second", "run:tokens:rate1m", "tokens"),
         )
     },

@@ -46,8 +46,8 @@ HELP = """\
  LAG        how much later than the others it reaches the collective, per step
  WAIT, DATA how long it waits for the others and for data, per step
  ACTIVE     share of time with work on the SMs, otherwise the driver's utilization
- TROUBLE    why clocks are held down, and for which share of the time (a power
-            cap is normal at full load); what is broken; alerts
+ TROUBLE    why the GPU is throttled, and for what share of the time (a power cap
+            is normal at full load); what is broken; alerts
 """
 
 

@@ -367,7 +367,7 @@ def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:
     ] == [
         "GPU 0 Cannot be read: lost",
         "Rank dead Rank 0 of run llama-7b died 0",
-        "GPU 2 Clocks held down at 88 °C: hw thermal slowdown",
+        "GPU 2 Throttled at 88 °C: hw thermal slowdown",
         "GPU 3 1 of 18 NVLink links are down",
         "GPU 1 2 uncorrected ECC errors since the driver was loaded",
     ]
