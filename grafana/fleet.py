@@ -70,14 +70,14 @@ def top() -> list[Json]:
              "none", show="value_and_name", w=4),
         stat("GPUs productive", "locale", "GPUs' worth of new training work: what is left of those allocated when "
              "waits, restarts, saves and repeated steps are taken away. Near those allocated is good.",
-             [query(f"sum({WORTH})", instant=True)], "not yet", decimals=0, w=4),
+             [query(f"sum({WORTH})", instant=True)], "not yet", decimals=1, w=4),
         stat("MFU, wall-clock", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, pauses "
              "included; it needs flops_per_token. What a run should have is its own past: see the table.",
              [query(mfu, instant=True)], "not collected", decimals=1, w=4),
         stat("Goodput", UNITS["ratio"], "Share of all rank-time that goes into new steps; above 90 % is good. Below "
              "it: what these steps lose inside, to waits for other ranks and for data.",
              [query(f"sum({STEPS}) / (sum({WORTH}) + sum({LOST}))", "goodput", instant=True),
-              query(f"1 - sum({WORTH}) / (sum({STEPS}) > 0)", "lost inside steps", instant=True)],
+              query(f"1 - sum({WORTH}) / (sum({STEPS}) > 0)", "lost in steps", instant=True)],
              "not yet", show="value_and_name", decimals=1, w=4),
         stat("Alerts", "none", "Alerts that fire anywhere, by severity. None is good. Critical: a person is being "
              "paged now; the table names the run.",
@@ -86,7 +86,7 @@ def top() -> list[Json]:
         stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, and those that "
              "runs held. Equal is good. Below held: lost, its causes are below.",
              [query(delivered, "delivered", instant=True), query(held, "allocated", instant=True)],
-             "not yet", show="value_and_name", decimals=0, w=8),
+             "not yet", show="value_and_name", decimals=1, w=8),
         stat("Runs with a page", "none", "Runs with a critical alert now. 0 is good; otherwise they are first in the "
              "table.", [query(f"count(group by (run) ({critical})) or vector(0)", instant=True)], "none", w=4),
         stat("Power", UNITS["watts"], "Mean board power of all GPUs that report it. It should follow the GPUs that "
@@ -131,7 +131,7 @@ def worst_runs() -> Json:
     )
     columns = {"run": "Run", "Value #B": "GPUs", "Value #C": "Critical", "Value #D": "Warnings"}
     columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Speed vs baseline"}
-    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lost inside steps", "Value #J": "Worst lag"}
+    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lost in steps", "Value #J": "Worst lag"}
     columns |= {"Value #K": "Since last step", "Value #L": "Since checkpoint", "Value #M": "Restarts"}
     leads = {"run": "The run", "ranks": "Its ranks", "incident": "What happened, on one time axis"}
     links = [link(title, to, run=field("Run")) for to, title in leads.items()]
@@ -146,16 +146,26 @@ def worst_runs() -> Json:
         columns,
         join="run",
         overrides=[
-            override("Run", links=links, custom__width=220),
-            override("GPUs", unit="locale"),
-            override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}),
-            override("Warnings", mappings=over(ORANGE), custom__cellOptions={"type": "color-text"}),
-            bar_cells("Lost or slower", WHOLE, **share),
+            override("Run", links=links, custom__width=210),
+            override("GPUs", unit="locale", custom__width=70),
+            override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}, custom__width=70),
+            override("Warnings", mappings=over(ORANGE), custom__cellOptions={"type": "color-text"}, custom__width=80),
+            bar_cells("Lost or slower", WHOLE, **share, custom__width=140),
             *(
-                override(name, **share)
-                for name in ("MFU", "Speed vs baseline", "Goodput, 1 h", "Lost inside steps", "Worst lag")
+                override(name, **share, custom__width=wide)
+                for name, wide in (
+                    ("MFU", 60),
+                    ("Speed vs baseline", 130),
+                    ("Goodput, 1 h", 100),
+                    ("Lost in steps", 100),
+                    ("Worst lag", 80),
+                )
             ),
-            *(override(name, unit="s", decimals=0) for name in ("Since last step", "Since checkpoint")),
+            *(
+                override(name, unit="s", decimals=0, custom__width=wide)
+                for name, wide in (("Since last step", 115), ("Since checkpoint", 125))
+            ),
+            override("Restarts", custom__width=70),
         ],
         w=24,
         h=10,

@@ -112,7 +112,7 @@ def gpu_table() -> Json:
     names = {str(i): {"text": word, "color": colour} for i, (word, colour, _) in enumerate(CONDITIONS)}
     columns = {"instance": "Node", "gpu": "GPU", "Value #A": "Condition", "run": "Run", "rank": "Rank"}
     columns |= {"Value #B": "SM activity", "Value #C": "Power", "Value #D": "Thermal headroom", "Value #E": "SM clock"}
-    columns |= {"Value #F": "Corrected errors, 1 h", "uuid": "UUID"}
+    columns |= {"Value #F": "ECC corrected, 1 h", "uuid": "UUID"}
     here = link("Show only this GPU", "node", run=SAME, instance=field("Node"), gpu=field("GPU"))
     run = link("Open this rank's run", "run", run=field("Run"), instance=field("Node"), rank=field("Rank"))
     made = table(
@@ -124,20 +124,22 @@ def gpu_table() -> Json:
         "No GPU has been seen.",
         columns,
         overrides=[
-            override("Node", links=[here], custom__width=100),
-            override("GPU", custom__width=55),
-            override("UUID", custom__width=350),
+            override("Node", links=[here], custom__width=110),
+            override("GPU", custom__width=50),
+            override("UUID", custom__width=335),
             override(
                 "Condition",
                 mappings=[{"type": "value", "options": names}],
                 custom__cellOptions={"type": "color-text"},
+                custom__width=160,
             ),
-            override("Rank", links=[run], custom__width=70),
-            override("SM activity", unit=UNITS["ratio"], decimals=0),
-            override("Power", unit=UNITS["watts"], decimals=0),
-            override("Thermal headroom", unit=UNITS["celsius"], decimals=0),
-            override("SM clock", unit=UNITS["hertz"]),
-            override("Corrected errors, 1 h", unit="locale", custom__width=165),
+            override("Run", custom__width=140),
+            override("Rank", links=[run], custom__width=60),
+            override("SM activity", unit=UNITS["ratio"], decimals=0, custom__width=85),
+            override("Power", unit=UNITS["watts"], decimals=0, custom__width=70),
+            override("Thermal headroom", unit=UNITS["celsius"], decimals=0, custom__width=130),
+            override("SM clock", unit=UNITS["hertz"], custom__width=90),
+            override("ECC corrected, 1 h", unit="locale", custom__width=120),
         ],
         w=24,
         h=10,
@@ -191,18 +193,18 @@ def throttling() -> Json:
     codes = [f"{of_nodes(name, gpu='$gpu')} * 0 + {code}" for code, (_, _, name) in HELD.items()]
     held = f"(({' or '.join(codes)}) and {WHERE})"
     most = f"topk({BUSY}, sum_over_time({held}[$__range:1m] @ end()))"
-    free = f"group({TOLD}) * 0 unless on () group({held})"
     names = {str(code): {"text": word, "color": colour} for code, (word, colour, _) in HELD.items()}
-    mappings = [{"type": "value", "options": names | {"0": {"text": "free", "color": GREEN}}}]
+    mappings = [{"type": "value", "options": names}]
     return timeline(
         "Throttling by reason",
         "none",
         f"The {BUSY} GPUs that the driver throttled longest. None, or a power cap on all at full load, is "
         f"good. Heat: look at fans, air flow and the neighbours in the rack. Power brake: the supply or the rack's "
         "power is short, call the data centre.",
-        [query(f"{held} and {most}", WHO), query(free, "all GPUs")],
-        "not collected: no GPU reports why it is throttled",
+        [query(f"{held} and {most}", WHO)],
+        "no GPU was throttled; or none reports it, see Throttled GPUs",
         mappings=mappings,
+        shown=held,
         w=18,
         h=9,
     )
@@ -270,7 +272,7 @@ def faults() -> list[Json]:
 
 
 def links() -> list[Json]:
-    """Return whether the ways between GPUs and out of the node are whole: NVLink, PCIe, InfiniBand and Ethernet."""
+    """Return whether the ways between GPUs and out of the node are whole: NVLink, InfiniBand and Ethernet."""
     bare = "not collected: no NVLink, or the driver does not count it"
     nvlink = rated(c.GPU_NVLINK_BYTES, gpu="$gpu", direction="transmit")
     down = of_gpus("node:gpu_nvlink_links_down:count")
@@ -289,17 +291,6 @@ def links() -> list[Json]:
               "replay fixed, is good. Recovery, or effective from generation 5 on: drain the node, look at the bridge "
               "or the switch tray.", [query(f"60 * sum by (error) ({rated(c.GPU_NVLINK_ERRORS, gpu='$gpu')})",
               "{{error}}")], bare, min=0, soft_max=4),
-        lines("PCIe links", "none", "GPUs whose PCIe link has fewer lanes, or under load a lower generation, than slot "
-              "and part allow, and packets per minute that had to be resent. 0 is good. Slow, or replays that stay: "
-              "reseat the board or its riser at the next stop.",
-              [query(f"count({of_gpus('node:gpu_pcie_speed:ratio')}) or 0 * count({of_gpus(c.GPU_PCIE_WIDTH)})",
-                     "GPUs on a slow link"),
-               query(f"60 * sum({rated(c.GPU_PCIE_REPLAYS, gpu='$gpu')})", "replays per minute")], UNREAD, min=0,
-              decimals=0, soft_max=4),
-        lines("PCIe traffic", "Bps", "Sampled rate over PCIe, as seen from the GPU. Low while it trains is good: data "
-              "and checkpoints pass here. All the time high: optimizer states or batches are moved too often. By name: "
-              "the busiest.", spread(f"sum by (instance, gpu, uuid) ({of_gpus(c.GPU_PCIE_RATE)})", "topk", WHO),
-              "not collected: the exporter runs without --gpu.detail", overrides=BAND, min=0),
         lines("InfiniBand and RoCE traffic", "Bps", "What a node sends over RDMA. All alike is good. One below its "
               "peers: its port runs slow or its ranks arrive late. By name: the lowest.",
               spread(host_rate(WHERE, "node_infiniband_port_data_transmitted_bytes_total"), "bottomk", "{{instance}}"),
@@ -317,6 +308,23 @@ def links() -> list[Json]:
               [query(f"sum({rated('node_infiniband_np_cnp_packets_sent_total')})", "congestion notifications"),
                query(f"sum({rated('node_infiniband_local_ack_timeout_errors_total')})", "acknowledgements lost")],
               no_rdma, min=0, soft_max=4),
+    ]  # fmt: skip
+
+
+def pcie() -> list[Json]:
+    """Return whether the ways from the GPUs to their host are whole, and how busy."""
+    return [
+        lines("PCIe links", "none", "GPUs whose PCIe link has fewer lanes, or under load a lower generation, than slot "
+              "and part allow, and packets per minute that had to be resent. 0 is good. Slow, or replays that stay: "
+              "reseat the board or its riser at the next stop.",
+              [query(f"count({of_gpus('node:gpu_pcie_speed:ratio')}) or 0 * count({of_gpus(c.GPU_PCIE_WIDTH)})",
+                     "GPUs on a slow link"),
+               query(f"60 * sum({rated(c.GPU_PCIE_REPLAYS, gpu='$gpu')})", "replays per minute")], UNREAD, min=0,
+              decimals=0, soft_max=4),
+        lines("PCIe traffic", "Bps", "Sampled rate over PCIe, as seen from the GPU. Low while it trains is good: data "
+              "and checkpoints pass here. All the time high: optimizer states or batches are moved too often. By name: "
+              "the busiest.", spread(f"sum by (instance, gpu, uuid) ({of_gpus(c.GPU_PCIE_RATE)})", "topk", WHO),
+              "not collected: the exporter runs without --gpu.detail", overrides=BAND, min=0),
     ]  # fmt: skip
 
 
@@ -360,7 +368,7 @@ def dashboard() -> Json:
         "node",
         "Nodes, GPUs, links and disks: is anything physically breaking, and where. A run narrows them to its nodes.",
         [*top(), gpu_table(), row("Activity"), *activity(), row("Power and heat"), *power(), row("Faults"),
-                *faults(), row("Links"), *links(), row("Host"), *host()],
+                *faults(), row("Links"), *links(), row("Host"), *host(), row("PCIe", *pcie())],
         variables=(FIND, RUN, NODE, GPU),
         annotations=[
             annotation("Alerts", RED, alerts(), "{{alertname}}", "{{instance}} GPU {{gpu}}", on=True),

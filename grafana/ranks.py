@@ -57,7 +57,12 @@ def stalled(**more: object) -> Json:
         [query(groups, table=True)],
         "No process group is stalled, or none reports sequence numbers.",
         {"group": "Group", "rank": "Rank", "instance": "Node", "Value": "Behind"},
-        overrides=[override("Rank", links=[link("Only this rank", "ranks", run=SAME, rank=field("Rank"))])],
+        overrides=[
+            override("Rank", links=[link("Only this rank", "ranks", run=SAME, rank=field("Rank"))], custom__width=60),
+            override("Group", custom__width=120),
+            override("Node", custom__width=110),
+            override("Behind", custom__width=70),
+        ],
         **more,
     )
 
@@ -91,7 +96,7 @@ def parts_table(**more: object) -> Json:
             override("Node", custom__width=110),
             override("GPU", custom__width=50),
             *(
-                bar_cells(name, WHOLE, unit=UNITS["ratio"], decimals=0)
+                bar_cells(name, WHOLE, unit=UNITS["ratio"], decimals=0, custom__minWidth=140)
                 for name in ("Compute", "Waits for others", "Waits for data")
             ),
         ],
@@ -153,9 +158,8 @@ def over_time() -> list[Json]:
     """Return the same over time: who stood out, and since when."""
     steps = not_over(of_ranks(c.TRAIN_STEP))
     return [
-        lag_heat(w=8),
-        node_heat(w=8),
-        error_heat(w=8),
+        lag_heat(w=12, h=10),
+        node_heat(w=12, h=10),
         phases_over_time(12),
         lines("Lag per step", UNITS["ratio"], "How much later than the median rank a rank arrives, of a step: band "
               "over all ranks, and the three that are latest now. Near 0 is good. One that stays above: see its row "
@@ -187,10 +191,10 @@ def dashboard() -> Json:
             row("Who waits for whom"),
             stalled(w=8, h=10),
             parts_table(w=16, h=10),
-            *by_coordinate(),
-            row("Collectives"),
-            *collectives(),
             row("Over time"),
             *over_time(),
+            row("Parallelism", *by_coordinate()),
+            row("Collectives", *collectives()),
+            row("Network", error_heat(w=24, h=8)),
         ],
     )

@@ -117,9 +117,6 @@ def data() -> list[Json]:
         lines("Slow fetches", UNITS["ratio"], "Share of time by which single steps waited longer for data than their "
               "rank usually does. 0 is good. Above while the median wait is low: now and then one fetch takes long.",
               [query(excess, "{{phase}}")], NO_RANK, overrides=coloured(PHASES), min=0, soft_max=0.1),
-        lines("Batches per second", "none", "Batches that the loader delivered to a rank. All alike is good. One "
-              "below: its shard or its loader is slower. By name: the fewest.",
-              rate_spread(c.TRAIN_BATCHES, "bottomk"), DETAIL, overrides=BAND, min=0),
         lines("Training samples per second", "none", "Samples the whole run trained on. Steady is good. Falling with "
               "the wait for data: data is the cause; falling without: see Run.",
               [query(f"sum({of_run(c.RUN_WORK, unit='samples')})", "samples")],
@@ -133,10 +130,6 @@ def data() -> list[Json]:
               spread(host_rate(of_chosen_ranks(), "node_network_receive_bytes_total", device=ETHERNET), "bottomk",
                      "{{instance}}"), NO_HOST,
               overrides=BAND, min=0),
-        lines("Loader worker restarts", "none", "Times a rank's loader workers were restarted, over all "
-              "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
-              [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], NO_WORKERS, min=0, decimals=0,
-              soft_max=4),
         lines("I/O pressure", UNITS["ratio"], "Share of time in which all tasks of a node waited for input or "
               "output. Low is good; checkpoints raise it. By name: the highest.",
               spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", "{{instance}}"), NO_PRESSURE, overrides=BAND,
@@ -155,7 +148,6 @@ def data() -> list[Json]:
 
 def checkpoints() -> list[Json]:
     """Return whether checkpoints come, in time, whole and at what price."""
-    size, took = f"sum({of_ranks(c.TRAIN_CHECKPOINT_BYTES)})", f"max({of_ranks(c.TRAIN_CHECKPOINT_DURATION)})"
     return [
         lines("Checkpoint age", "s", "Age of the newest checkpoint: a saw-tooth. Teeth that all reach the interval are "
               "good. The best interval weighs what saving costs against how often this run fails.",
@@ -183,6 +175,20 @@ def checkpoints() -> list[Json]:
               "good. One rank: its disk or its node. All: the store. By name: the most.",
               spread(of_ranks(c.TRAIN_CHECKPOINT_FAILURES), "topk", RANK), "no save has failed", overrides=BAND, min=0,
               decimals=0, soft_max=4),
+    ]  # fmt: skip
+
+
+def detail() -> list[Json]:
+    """Return what exporters show only with --rank.series=all."""
+    size, took = f"sum({of_ranks(c.TRAIN_CHECKPOINT_BYTES)})", f"max({of_ranks(c.TRAIN_CHECKPOINT_DURATION)})"
+    return [
+        lines("Batches per second", "none", "Batches that the loader delivered to a rank. All alike is good. One "
+              "below: its shard or its loader is slower. By name: the fewest.",
+              rate_spread(c.TRAIN_BATCHES, "bottomk"), DETAIL, overrides=BAND, min=0),
+        lines("Loader worker restarts", "none", "Times a rank's loader workers were restarted, over all "
+              "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
+              [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], NO_WORKERS, min=0, decimals=0,
+              soft_max=4),
         lines("Checkpoint size", "bytes", "Bytes of the last checkpoint, all ranks together. Flat is good. Half of "
               "before: ranks did not save their part.", [query(size, "size")], NO_SIZE, min=0),
         lines("Write rate", "Bps", "Bytes of the last checkpoint over the duration of its slowest rank. Steady is "
@@ -239,5 +245,13 @@ def dashboard() -> Json:
     return shell.dashboard(
         "storage",
         "Data and checkpoints of one run: does training wait for data, and how much would a failure now lose.",
-        [*top(), row("Data"), *data(), row("Checkpoints"), *checkpoints(), saved_table()],
+        [
+            *top(),
+            row("Data"),
+            *data(),
+            row("Checkpoints"),
+            *checkpoints(),
+            saved_table(),
+            row("Detail: with --rank.series=all", *detail()),
+        ],
     )
