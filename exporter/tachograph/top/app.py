@@ -41,7 +41,7 @@ HELP = """\
 
  STATE      running, or what is wrong. culprit: all others wait for it.
             straggler: it slows the run down. late: it lags, but less.
-            died first, NaN first: where it began.
+            died first, NaN first: where it began. stalled: the run makes no step.
  PHASE FOR  what the rank is doing, and for how long
  LAG        how much later than the others it reaches the collective, per step
  WAIT, DATA how long it waits for the others and for data, per step

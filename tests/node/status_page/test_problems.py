@@ -296,7 +296,7 @@ def test_a_stall_names_the_rank_that_is_behind(node: Node) -> None:
         "No step Run llama-7b: no step for 42 s, usually 500 ms; rank 1 is 1 collective behind the others here, in "
         "data for 0.2 s."
     ]
-    assert states(node) == ["good running", "bad culprit", "good running"]
+    assert states(node) == ["warn stalled", "bad culprit", "warn stalled"]
     assert '<a href="/blackbox/llama-7b">Black box</a></caption>' in node.page()
     assert "rank 1 is not where the others are, in data for" in stand("data")[0]
     assert "no rank here stands out, all are in collective; the cause may be on another node." in stand("collective")[0]
