@@ -93,7 +93,7 @@ def _leads(named: dict[str, str]) -> list[Json]:
             override("Run", custom__minWidth=80),
         ]
     return [
-        override("Alert", links=[RUNBOOK_LINK, link("The hour around it", "incident", run=SAME)], custom__minWidth=130),
-        override("Node", links=[link("Node and GPUs", "node", run=SAME, instance=field("Node"))], custom__minWidth=90),
+        override("Alert", links=[RUNBOOK_LINK, link("The hour around it", "incident", run=SAME)], custom__minWidth=150),
+        override("Node", links=[link("Node and GPUs", "node", run=SAME, instance=field("Node"))], custom__width=80),
         override("Rank", custom__width=48, links=[link("This rank", "ranks", run=SAME, rank=field("Rank"))]),
     ]

@@ -215,7 +215,7 @@ def node_table(**more: object) -> Json:
             override("Node", links=shown, custom__width=85),
             marked("Verdict", custom__width=135),
             override("Ranks", custom__width=55),
-            override("Collectives × median", decimals=2, custom__width=150),
+            override("Collectives × median", decimals=2, custom__width=157),
             bar_cells("Net errors, 1 h", NET_ERRORS, unit="locale", decimals=0, custom__minWidth=105),
         ],
         **{"w": 24, "h": 8, **more},

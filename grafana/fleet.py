@@ -130,12 +130,13 @@ def worst_runs() -> Json:
         f"max by (run) ({of_runs('run:restarts:max')})",
     )
     columns = {"run": "Run", "Value #B": "GPUs", "Value #C": "Critical", "Value #D": "Warnings"}
-    columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Speed vs baseline"}
+    columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Vs baseline"}
     columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lost in steps", "Value #J": "Worst lag"}
-    columns |= {"Value #K": "Since last step", "Value #L": "Since checkpoint", "Value #M": "Restarts"}
+    columns |= {"Value #K": "Since last step", "Value #L": "Since save", "Value #M": "Restarts"}
     leads = {"run": "The run", "ranks": "Its ranks", "incident": "What happened, on one time axis"}
     links = [link(title, to, run=field("Run")) for to, title in leads.items()]
     share = {"unit": UNITS["ratio"], "decimals": 0}
+    shares = {"MFU": 60, "Vs baseline": 95, "Goodput, 1 h": 105, "Lost in steps": 110, "Worst lag": 80}
     return table(
         "Runs, worst first",
         f"The {ROWS} runs that page, warn, or lose most GPUs. Lost or slower: share of its GPUs' time that start-up, "
@@ -148,24 +149,13 @@ def worst_runs() -> Json:
         overrides=[
             override("Run", links=links, custom__width=210),
             override("GPUs", unit="locale", custom__width=70),
-            override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}, custom__width=70),
+            override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}, custom__width=75),
             override("Warnings", mappings=over(ORANGE), custom__cellOptions={"type": "color-text"}, custom__width=80),
             bar_cells("Lost or slower", WHOLE, **share, custom__width=140),
-            *(
-                override(name, **share, custom__width=wide)
-                for name, wide in (
-                    ("MFU", 60),
-                    ("Speed vs baseline", 130),
-                    ("Goodput, 1 h", 100),
-                    ("Lost in steps", 100),
-                    ("Worst lag", 80),
-                )
-            ),
-            *(
-                override(name, unit="s", decimals=0, custom__width=wide)
-                for name, wide in (("Since last step", 115), ("Since checkpoint", 125))
-            ),
-            override("Restarts", custom__width=70),
+            *(override(name, **share, custom__width=wide) for name, wide in shares.items()),
+            override("Since last step", unit="s", decimals=0, custom__width=125),
+            override("Since save", unit="s", decimals=0, custom__width=90),
+            override("Restarts", custom__width=75),
         ],
         w=24,
         h=10,

@@ -256,9 +256,9 @@ def alerts() -> list[Json]:
         for name in ("sent", "errors", "dropped")
     )
     told, failed = (
-        "60 * sum by (integration) "
-        f"(rate({of_cluster(f'alertmanager_notifications_{name}total')}[$__rate_interval])) > 0"
-        for name in ("", "failed_")
+        f"60 * sum by (integration) (rate({sent_ever}[$__rate_interval])) and on (integration) "
+        f"(sum by (integration) (increase({sent_ever}[$__range] @ end())) > 0)"
+        for sent_ever in (of_cluster(f"alertmanager_notifications_{name}total") for name in ("", "failed_"))
     )
     none = f'label_replace(0 * sum({of_cluster("alertmanager_alerts")}), "integration", "none", "", "")'
     return [

@@ -71,7 +71,7 @@ def top() -> list[Json]:
              show="value_and_name"),
         stat("GPUs readable", "none", "GPUs the last collection could read, of those the nodes know. Equal is good. "
              "Fewer: a GPU has fallen off or its driver hangs; the table below names it.",
-             [query(f"sum({of_gpus(c.GPU_UP)})", "read", instant=True),
+             [query(f"sum({of_gpus(c.GPU_UP)})", "readable", instant=True),
               query(f"count({of_gpus(c.GPU_UP)})", "known", instant=True)], "no GPU is known", show="value_and_name"),
         firing_table("Firing on these nodes", f"({alerts()} or {of_their_runs()})", "What fires on these nodes and for "
                      "the runs there, and which GPU it names.", "No alert fires on these nodes or for the runs there.",
@@ -112,14 +112,14 @@ def gpu_table() -> Json:
     names = {str(i): {"text": word, "color": colour} for i, (word, colour, _) in enumerate(CONDITIONS)}
     columns = {"instance": "Node", "gpu": "GPU", "Value #A": "Condition", "run": "Run", "rank": "Rank"}
     columns |= {"Value #B": "SM activity", "Value #C": "Power", "Value #D": "Thermal headroom", "Value #E": "SM clock"}
-    columns |= {"Value #F": "ECC corrected, 1 h", "uuid": "UUID"}
+    columns |= {"Value #F": "ECC corrected", "uuid": "UUID"}
     here = link("Show only this GPU", "node", run=SAME, instance=field("Node"), gpu=field("GPU"))
     run = link("Open this rank's run", "run", run=field("Run"), instance=field("Node"), rank=field("Rank"))
     made = table(
         "GPUs, worst first",
         f"The {ROWS} GPUs that most deserve a look: lost, hung, with a fatal Xid, a memory error, a link down, hot or "
-        "slow, then the idlest. All fine and alike is good. A click on a node shows only that GPU, one on a rank its "
-        "run.",
+        "slow, then the idlest; corrected errors are those of an hour. All ok and alike is good. A click on a node "
+        "shows only that GPU, one on a rank its run.",
         [*queries, query(rank, table=True)],
         "No GPU has been seen.",
         columns,
@@ -135,11 +135,11 @@ def gpu_table() -> Json:
             ),
             override("Run", custom__width=140),
             override("Rank", links=[run], custom__width=60),
-            override("SM activity", unit=UNITS["ratio"], decimals=0, custom__width=85),
+            override("SM activity", unit=UNITS["ratio"], decimals=0, custom__width=95),
             override("Power", unit=UNITS["watts"], decimals=0, custom__width=70),
-            override("Thermal headroom", unit=UNITS["celsius"], decimals=0, custom__width=130),
-            override("SM clock", unit=UNITS["hertz"], custom__width=90),
-            override("ECC corrected, 1 h", unit="locale", custom__width=120),
+            override("Thermal headroom", unit=UNITS["celsius"], decimals=0, custom__width=136),
+            override("SM clock", unit=UNITS["hertz"], custom__width=80),
+            override("ECC corrected", unit="locale", custom__width=110),
         ],
         w=24,
         h=10,

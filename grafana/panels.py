@@ -164,7 +164,7 @@ def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
         "orientation": "vertical",
     }
     if show == "value_and_name":  # left to itself, Grafana makes the names too small to read in a low panel
-        options["text"] = {"titleSize": 12, "valueSize": 24}
+        options["text"] = {"titleSize": 12, "valueSize": more.pop("size", 24)}
     more = {"w": 5, "h": 3, "color": {"mode": "thresholds"}, **more}
     return panel("stat", title, text, unit, queries, absent=absent, options=options, **more)
 

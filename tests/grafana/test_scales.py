@@ -169,6 +169,17 @@ def test_columns_fit_beside_each_other_on_a_laptop(panels: list[Json]) -> None:
         assert sum(wide.values()) <= inner_width(panel), f"{panel['title']}: {wide}"
 
 
+def test_headings_fit_into_their_columns(panels: list[Json]) -> None:
+    """Of `Thermal headroom` the last letter was missing."""
+    for panel in panels:
+        if panel["type"] == "table":
+            for override in panel["fieldConfig"]["overrides"]:
+                for row in override["properties"]:
+                    if row["id"] == "custom.width":
+                        name = override["matcher"]["options"]
+                        assert row["value"] >= LETTER * len(name) + 12, f"{panel['title']}: {name}"
+
+
 def test_names_of_numbers_stay_on_one_line(panels: list[Json]) -> None:
     """`since checkpoint` took two lines in a panel that has room for one."""
     for panel in panels:
