@@ -36,7 +36,7 @@ $(READY): pyproject.toml lab/pyproject.toml | python
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)   # first: Lightning would fetch a larger build
 	$(BIN)/pip install --quiet --disable-pip-version-check \
-	  -e '.[exporter,tools,logs,compare,otlp,wandb,mlflow]' -e lab --group dev
+	  -e '.[exporter,tools,logs,compare,otlp,wandb,mlflow,tensorboard]' -e lab --group dev
 	@touch $@
 
 $(FRAMEWORKS_READY): pyproject.toml lab/pyproject.toml | python

@@ -38,8 +38,9 @@ def loss(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
     marks = [*_events(queries)]
     points = sorted([*mean, *crosses], key=lambda point: point[0])
     lines = [Line("median loss", "s0", points)]
-    figure.picture = chart(queries, "Loss", lines, number, zero=False, between=(low, high), marks=marks[:MARKS_SHOWN],
-                           episodes=[each for each in episodes if each.alert in LOSS_ALERTS])  # fmt: skip
+    own = [each for each in episodes if each.alert in LOSS_ALERTS]
+    figure.picture = chart(queries.window, "Loss", lines, number, zero=False, between=(low, high),
+                           marks=marks[:MARKS_SHOWN], episodes=own)  # fmt: skip
     figure.legend = [("s0", "median loss")]
     figure.legend += [("cross", "loss not finite on some rank")] if crosses else []
     kinds = {mark.kind for mark in marks}
@@ -82,7 +83,7 @@ def mfu(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
         Line("baseline", "s2", queries.line("run:step_mfu:baseline")),
     ]
     shown = [each for each in episodes if each.severity != "info"] or list(episodes)
-    figure.picture = chart(queries, "MFU", lines, percent, most=1.0, episodes=_of_first_alerts(shown))
+    figure.picture = chart(queries.window, "MFU", lines, percent, most=1.0, episodes=_of_first_alerts(shown))
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     return figure
 
@@ -106,7 +107,7 @@ def step_time(queries: SectionQueries) -> Figure:
         Line("usual", "s0", [point for each in usual for point in each.samples], coarse=True),
         Line("mean", "s2", queries.line("run:step_seconds:mean1m")),
     ]
-    figure.picture = chart(queries, "Step time", lines, humanize.span)
+    figure.picture = chart(queries.window, "Step time", lines, humanize.span)
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     return figure
 
@@ -148,7 +149,7 @@ def checkpoints(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Fi
     took = queries.line("run:checkpoint_duration_seconds:max", "max")
     own = [each for each in episodes if each.alert.startswith("Checkpoint")]
     lines = [Line("age of the last checkpoint", "s0", age), Line("time the last one took", "s1", took)]
-    figure.picture = chart(queries, "Checkpoints", lines, humanize.span, episodes=own)
+    figure.picture = chart(queries.window, "Checkpoints", lines, humanize.span, episodes=own)
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     saved = [f"step {humanize.count(after)} by {iso(time)}" for time, _, after in
              _rises(queries.line("run:checkpoint_step:max", "max"))]  # fmt: skip
