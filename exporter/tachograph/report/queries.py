@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries, quoted
+from tachograph.prometheus_api import LOOKBACK, Prometheus, PrometheusError, TimeSeries, quoted
 from tachograph.report.window import Window
 
 TIMEOUT = 60.0
@@ -67,7 +67,7 @@ class SectionQueries:
 
     def line(self, series: str, edge: str = "avg") -> list[tuple[float, float]]:
         """Return the mean (`min`, `max`) of a recorded series of the run over each step."""
-        found = self.range(f"{edge}_over_time({series}{{$run}}[$step]) or {series}{{$run}}")
+        found = self.range(f"{edge}_over_time({series}{{$run}}[$step]) or last_over_time({series}{{$run}}[{LOOKBACK}])")
         return sorted(sample for each in found for sample in each.samples)
 
     def number(self, template: str, **more: str) -> float | None:
