@@ -231,6 +231,7 @@ def test_no_line_is_drawn_over_a_gap(programs: Mapping[str, Path], tmp_path: Pat
     asked = SectionQueries(Asked(), "r", Window(0.0, 600.0, 10))  # type: ignore[arg-type]  # all that a line needs
     asked.line("run:loss:median")
     expression = asked.asked[0].partition("  # every")[0]
+    hung = {"series": 'run:overdue_seconds:min{run="r"}', "values": "_ _ 30x1"}  # at 30 and 45 s
     samples = [
         {
             "expr": f"sum by (run) ({expression})",
@@ -239,8 +240,18 @@ def test_no_line_is_drawn_over_a_gap(programs: Mapping[str, Path], tmp_path: Pat
         }
         for at, seen in ((60, 1), (140, 1), (170, 0), (240, 1))
     ]
+    asked.line("run:loss:median", in_hangs=False)
+    stepping = asked.asked[1].partition("  # every")[0]
+    samples += [
+        {
+            "expr": f"sum by (run) ({stepping})",
+            "eval_time": f"{at}s",
+            "exp_samples": [{"labels": '{run="r"}', "value": 2}] * seen,
+        }
+        for at, seen in ((15, 1), (45, 0))
+    ]
     series = [{"series": 'run:loss:median{run="r"}', "values": "2x4 _x10 2x9"}]  # the last at 60 s, the next at 225 s
-    tests = {"tests": [{"interval": "15s", "input_series": series, "promql_expr_test": samples}]}
+    tests = {"tests": [{"interval": "15s", "input_series": [*series, hung], "promql_expr_test": samples}]}
     path = tmp_path / "test.yml"
     path.write_text(json.dumps(tests))
     done = subprocess.run([programs["promtool"], "test", "rules", path], capture_output=True, text=True, check=False)

@@ -13,7 +13,7 @@ from tachograph.findings.kinds import KINDS
 from tachograph.moments import iso
 from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.figure import HEIGHT, LEFT, Figure, Line, Mark, chart
-from tachograph.report.queries import SectionQueries
+from tachograph.report.queries import SectionQueries, stepping
 from tachograph.report.svg import PlotArea, Point, stacked
 
 LOSS_ALERTS = frozenset(kind.alert for kind in KINDS if kind.shown_with_loss)
@@ -74,11 +74,11 @@ def mfu(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
     figure = Figure(
         "Model FLOPs utilization",
         "Over completed steps, over wall time, and the run's baseline. Over wall time it falls to 0 in a hang; over "
-        "completed steps it falls when steps slow down. The bars on top are alerts.",
+        "completed steps it has a gap then, and falls when steps slow down. The bars on top are alerts.",
         queries,
     )
     lines = [
-        Line("over completed steps", "s0", queries.line("run:step_mfu:ratio")),
+        Line("over completed steps", "s0", queries.line("run:step_mfu:ratio", in_hangs=False)),
         Line("over wall time", "s1", queries.line("run:mfu:ratio")),
         Line("baseline", "s2", queries.line("run:step_mfu:baseline")),
     ]
@@ -99,13 +99,13 @@ def step_time(queries: SectionQueries) -> Figure:
     figure = Figure(
         "Step time",
         "Wall time of ordinary steps: usual is the median rank's, the mean is that of all steps of a minute. A mean "
-        "above the usual: some steps stall.",
+        "above the usual: some steps stall. A gap: a hang.",
         queries,
     )
-    usual = queries.range("quantile(0.5, tachograph_train_recent_step_seconds{$run})", coarse=True)
+    usual = queries.range(stepping("quantile(0.5, tachograph_train_recent_step_seconds{$run})"), coarse=True)
     lines = [
         Line("usual", "s0", [point for each in usual for point in each.samples], coarse=True),
-        Line("mean", "s2", queries.line("run:step_seconds:mean1m")),
+        Line("mean", "s2", queries.line("run:step_seconds:mean1m", in_hangs=False)),
     ]
     figure.picture = chart(queries.window, "Step time", lines, humanize.span)
     figure.legend = [(each.style, each.words) for each in lines if each.points]

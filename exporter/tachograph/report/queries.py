@@ -21,6 +21,11 @@ def held(selector: str) -> str:
     return f"({selector} or last_over_time({selector}[$step]))"
 
 
+def stepping(expression: str) -> str:
+    """Return an expression without the time in which the run makes no step: what the last one took is no news then."""
+    return f"({expression}) unless on () run:overdue_seconds:min{{$run}}"
+
+
 def matcher(run: str) -> str:
     """Return the label matcher of a run, with any character in its name."""
     return f"run={quoted(run)}"
@@ -65,9 +70,10 @@ class SectionQueries:
         self.asked.append(f"{expression}  # at the end")
         return self._ask(lambda: self.prometheus.instant(expression, self.window.end))
 
-    def line(self, series: str, edge: str = "avg") -> list[tuple[float, float]]:
-        """Return the mean (`min`, `max`) of a recorded series of the run over each step."""
-        found = self.range(f"{edge}_over_time({series}{{$run}}[$step]) or last_over_time({series}{{$run}}[{LOOKBACK}])")
+    def line(self, series: str, edge: str = "avg", *, in_hangs: bool = True) -> list[tuple[float, float]]:
+        """Return the mean (`min`, `max`) of a recorded series of the run over each step, perhaps without its hangs."""
+        asked = f"{edge}_over_time({series}{{$run}}[$step]) or last_over_time({series}{{$run}}[{LOOKBACK}])"
+        found = self.range(asked if in_hangs else stepping(asked))
         return sorted(sample for each in found for sample in each.samples)
 
     def number(self, template: str, **more: str) -> float | None:
