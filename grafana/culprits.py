@@ -72,6 +72,7 @@ RANK_VERDICTS = (
 
 STALLED = "stalled"
 """The state of ranks that run, of a run that makes no step."""
+STATE_COLOURS = STATES | {STALLED: ORANGE}
 
 
 def is_stalled() -> str:
@@ -154,7 +155,7 @@ def rank_table(**more: object) -> Json:
             marked("Verdict", custom__width=120),
             override("Node", links=node, custom__width=80),
             override("GPU", custom__width=45),
-            words("State", STATES | {STALLED: ORANGE}, custom__width=70),
+            words("State", STATE_COLOURS, custom__width=70),
             words("Phase", PHASES, custom__width=85),
             override("For", unit="s", decimals=1, custom__width=76),
             override("Step", unit="locale", custom__width=72),

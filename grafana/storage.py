@@ -9,14 +9,13 @@ from __future__ import annotations
 import shell
 from absences import DETAIL, NO_HOST, NO_LOADER, NO_PRESSURE, NO_RANK, UNSAVED, UNTIMED
 from condition import firing_of_run
-from culprits import ROWS
+from culprits import ROWS, STATE_COLOURS, state_of_ranks
 from panels import (
     BAND,
     BLUE,
     GREY,
     PHASES,
     RED,
-    STATES,
     UNITS,
     Json,
     coloured,
@@ -206,7 +205,7 @@ def saved_table() -> Json:
     )
     asked = (
         f"{chosen} * on (rank) group_right () group by (rank, instance) ({own(of_ranks(c.RANK_INFO))})",
-        f"max by (rank, state) ({own(of_ranks(c.RANK_STATE))} == 1)",
+        state_of_ranks(),
         f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_STEP)})",
         f"time() - max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_TIMESTAMP)})",
         took,
@@ -227,7 +226,7 @@ def saved_table() -> Json:
         overrides=[
             override("Rank", links=[link("Open this rank", "run", run=SAME, rank=field("Rank"))], custom__width=70),
             override("Node", links=[link("Open this node", "node", run=SAME, instance=field("Node"))]),
-            words("State", STATES),
+            words("State", STATE_COLOURS),
             override("Saved step", unit="locale"),
             override("Resumed from", unit="locale"),
             override("Ago", unit="s", decimals=0),
