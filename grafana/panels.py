@@ -162,6 +162,7 @@ def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
         "textMode": show,
         "justifyMode": "center",
         "orientation": "vertical",
+        "wideLayout": False,  # a name stands above its number, however wide the screen
     }
     if show == "value_and_name":  # left to itself, Grafana makes the names too small to read in a low panel
         options["text"] = {"titleSize": 12, "valueSize": more.pop("size", 24)}

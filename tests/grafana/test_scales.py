@@ -187,6 +187,7 @@ def test_names_of_numbers_stay_on_one_line(panels: list[Json]) -> None:
             continue
         names = [one["legendFormat"] for one in panel["targets"] if "{{" not in one["legendFormat"]]
         names += [name for one in panel["targets"] for name in re.findall(r'"line", "([^"]+)"', one["expr"])]
+        assert panel["options"]["wideLayout"] is False, panel["title"]  # else some names stand beside their numbers
         for name in names:
             assert LETTER * len(name) <= inner_width(panel) / len(names), f"{panel['title']}: {name}"
 
