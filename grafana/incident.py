@@ -114,12 +114,12 @@ def what_happened() -> list[Json]:
         timeline("Attempts, checkpoints and evaluations", "none", "How many ranks an attempt has, and how many start "
                  "up, save or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
                  [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK,
-                 color={"mode": "fixed", "fixedColor": BLUE}, shown=of_run(c.RUN_RANKS), h=6, **WIDE),
+                 color={"mode": "fixed", "fixedColor": BLUE}, shown=of_run(c.RUN_RANKS), h=5, **WIDE),
         timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
                  "good. What begins before the run slows down or stops is the likely cause: the tables name it.",
                  [named({text: f"count({of_cluster(name)} and {HERE}) > 0" for text, name in EVENTS})],
                  "no hardware event in this window", shown=" or ".join(of_cluster(name) for _, name in EVENTS),
-                 color={"mode": "fixed", "fixedColor": ORANGE}, h=6, **WIDE),
+                 color={"mode": "fixed", "fixedColor": ORANGE}, h=5, **WIDE),
     ]  # fmt: skip
 
 

@@ -126,14 +126,14 @@ def gpu_table() -> Json:
         overrides=[
             override("Node", links=[here], custom__width=110),
             override("GPU", custom__width=50),
-            override("UUID", custom__width=335),
+            override("UUID", custom__width=347),
             override(
                 "Condition",
                 mappings=[{"type": "value", "options": names}],
                 custom__cellOptions={"type": "color-text"},
                 custom__width=160,
             ),
-            override("Run", custom__width=140),
+            override("Run", custom__width=128),
             override("Rank", links=[run], custom__width=60),
             override("SM activity", unit=UNITS["ratio"], decimals=0, custom__width=95),
             override("Power", unit=UNITS["watts"], decimals=0, custom__width=70),
