@@ -21,7 +21,7 @@ LATE = 3
 
 
 class Said(NamedTuple):
-    """What a run said at a Unix time; None is what it did not say."""
+    """The figures of a run at a Unix time; None is what it did not say."""
 
     at: float
     loss: float | None
@@ -30,7 +30,7 @@ class Said(NamedTuple):
 
 
 class Curves:
-    """What each run said, at even distances from the first answer to the last, however long it is watched."""
+    """The figures of each run, at even distances from the first answer to the last, however long it is watched."""
 
     def __init__(self) -> None:
         self._samples: dict[str, list[Said]] = defaultdict(list)
