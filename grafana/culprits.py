@@ -142,7 +142,7 @@ def rank_table(**more: object) -> Json:
     node = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")), BLACK_BOX]
     return table(
         "Ranks, worst first",
-        f"The {ROWS} ranks that most deserve a look: named by a rule, gone, behind in a collective, lagging, long in "
+        f"The {ROWS} ranks most worth a look: named by a rule, gone, behind in a collective, lagging, long in "
         "one phase. Lag: how much later than the median rank it arrives, of a step; a full bar pages. Behind "
         "counts collectives. Nobody named and all alike is good. In a hang the culprit is the one behind, or in "
         "another phase. A click shows only that rank, or its node.",
@@ -205,7 +205,7 @@ def node_table(**more: object) -> Json:
              link("Only its ranks, here", "run", run=SAME, instance=field("Node")), BLACK_BOX]  # fmt: skip
     return table(
         "Nodes, worst first",
-        f"The {NODE_ROWS} nodes of the run that most deserve a look: named by a rule, then those on which collectives "
+        f"The {NODE_ROWS} nodes of the run most worth a look: named by a rule, then those on which collectives "
         "take longest: over those of the median node. Nobody named, × median near 1 is good. Several named slow, with "
         "network errors (a full bar is a ticket): look at the switch they share. One named late: drain it.",
         one_by_one(asked, "instance", chosen),
@@ -246,8 +246,8 @@ def ranks_by_phase(**more: object) -> Json:
     return lines(
         "Ranks by phase",
         "none",
-        "How many ranks are in which phase. A mix that stays alike is good. All but a few in backward or collective, "
-        "and it stays so: they wait for those few.",
+        "How many ranks are in which phase. A steady mix is good. If all but a few stay in backward or collective, "
+        "they wait for those few.",
         [query(f"count by (phase) ({of_run(c.RANK_PHASE)})", "{{phase}}")],
         "no rank is running",
         stack=True,
@@ -268,7 +268,7 @@ def phases_over_time(rows: int, **more: object) -> Json:
     return timeline(
         "What the outlier ranks are doing",
         "none",
-        f"The phase of the {rows} ranks that deserve a look most at the end of the range, at each scrape. Rows that "
+        f"The phase of the {rows} ranks most worth a look at the end of the range, at each scrape. Rows that "
         "look alike are good. One row in another colour than the rest is the rank the others wait for.",
         [query(in_order(f"max by (rank) ({own(f'({coded})')} and on (rank) {chosen})", "rank"), "rank {{rank}}")],
         "no rank is running",
@@ -326,8 +326,9 @@ def error_heat(rows: int = 40, **more: object) -> Json:
     return heat(
         f"Network errors per second by node, full red at {EACH_SECOND}",
         "none",
-        f"Corrupted packets a second at the worst port of a node: the {rows} nodes with most. No row is good. Several "
-        "rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or transceiver.",
+        f"Corrupted packets per second at the worst port of a node: the {rows} nodes with most. No row is good. "
+        "Several rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or "
+        "transceiver.",
         [
             query(
                 in_order(f"max by (instance) ({rate} and {here}) and on (instance) {worst}", "instance"), "{{instance}}"

@@ -106,8 +106,8 @@ def what_happened() -> list[Json]:
                  "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  NO_RANK, mappings=CONDITION_WORDS, h=4, **WIDE),
         timeline("Alerts by node and rank", "none", "What fired for the run or its nodes, which node and rank it "
-                 "named, and from when to when: red is critical, orange a warning, blue for information. Nothing is "
-                 "good. Start with the row that begins first; who stays longest is the one to take out.",
+                 "named, and from when to when: red is critical, orange a warning, blue is information. None is good. "
+                 "Start with the row that begins first; what stays longest is what to replace.",
                  [query(f"topk({ROWS}, {graded('alertname, rank, instance')})",
                         "{{alertname}} {{instance}} {{rank}}")],
                  "nothing fired", mappings=GRADE_WORDS, shown=firing(), h=7, **WIDE),
@@ -115,7 +115,7 @@ def what_happened() -> list[Json]:
                  "up, save or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
                  [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK,
                  color={"mode": "fixed", "fixedColor": BLUE}, shown=of_run(c.RUN_RANKS), h=5, **WIDE),
-        timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
+        timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. None is "
                  "good. What begins before the run slows down or stops is the likely cause: the tables name it.",
                  [named({text: f"count({of_cluster(name)} and {HERE}) > 0" for text, name in EVENTS})],
                  "no hardware event in this window", shown=" or ".join(of_cluster(name) for _, name in EVENTS),
@@ -137,12 +137,12 @@ def what_it_cost() -> list[Json]:
               "after a restart or a new learning rate: compare with the rows above.",
               [query(of_run("run:loss:median"), "loss"), query(spiking, "spike")], NO_LOSS,
               overrides=[SPIKE], h=6, **WIDE),
-        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work, by cause: GPU-hours lost "
-              "an hour. Near 0 is good, except for collectives, which are part of how a run is built.",
+        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work, by cause: GPU-hours "
+              "lost per hour. Near 0 is good, except for collectives, which are part of how a run is built.",
               [query(f"{of_run('run:lost_seconds:rate2m')} > 0", "{{cause}}")], "not accounted yet", stack=True,
               overrides=coloured(CAUSES), min=0, h=6, **WIDE),
-        lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A saw "
-              "whose teeth are alike is good. A tooth that keeps growing: saving stopped.",
+        lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A "
+              "regular sawtooth is good. A tooth that keeps growing: saving has stopped.",
               [query(of_run("run:checkpoint_age_seconds:min"), "age")], "no checkpoint reported", min=0, h=6, **WIDE),
     ]  # fmt: skip
 

@@ -114,9 +114,9 @@ def node_table() -> Json:
     answer = [{"type": "value", "options": ANSWER}]
     made = table(
         "Nodes, worst visibility first",
-        f"The {ROWS} nodes that cannot be seen, otherwise take longest to scrape. All answering, in far less than the "
-        "scrape interval, is good. Only node_exporter answers: restart the exporter. Neither: the node, or the "
-        "network to it. Collectors fail on nodes without GPUs, too. A click opens the node.",
+        f"The {ROWS} nodes that do not answer, then those that take longest to scrape. All answering, in far less "
+        "than the scrape interval, is good. Only node_exporter answers: restart the exporter. Neither: the node, or "
+        "the network to it. Collectors fail on nodes without GPUs, too. A click opens the node.",
         [query(f"{one} and {chosen}" if i else one, table=True) for i, one in enumerate(asked)],
         "no exporter is scraped",
         columns,
@@ -158,9 +158,10 @@ def exporters() -> list[Json]:
                query(f'min({of_cluster("prometheus_target_interval_length_seconds", quantile="0.5")})', "interval")],
               NO_EXPORTER, overrides=[*BAND, override("interval", color={"mode": "fixed", "fixedColor": RED},
                                                       custom__lineStyle={"fill": "dash", "dash": [8, 8]})], min=0),
-        lines("Samples per scrape", "none", "Samples on an exporter's page. Alike on nodes that are alike is good; "
-              "about a thousand for 8 GPUs and 8 ranks. Beyond sample_limit in prometheus.yml the whole page is "
-              "refused. By name: the most.", spread(of_nodes("scrape_samples_scraped", job="tachograph"), "topk", WHO),
+        lines("Samples per scrape", "none", "Samples on an exporter's page. Similar nodes should have a similar "
+              "number; about a thousand for 8 GPUs and 8 ranks. Beyond sample_limit in prometheus.yml the whole page "
+              "is refused. By name: the "
+              "most.", spread(of_nodes("scrape_samples_scraped", job="tachograph"), "topk", WHO),
               NO_EXPORTER, overrides=BAND, min=0),
         lines("Age of readings", "s", "Age of the oldest snapshot that a page shows, by collector: the page never "
               "waits for the driver. A few seconds are good. Climbing on gpu: the driver hangs there. By name: the "
@@ -172,9 +173,9 @@ def exporters() -> list[Json]:
               "minute on. None is good: such a process is stopped, or stuck in the kernel. By name: the longest.",
               spread(heard, "topk", "{{run}} rank {{rank}}"), "no rank is silent",
               overrides=BAND, min=0),
-        lines("Failing collectors", "none", "Nodes on which a collector does not succeed, and why; and single "
-              "readings of GPUs that failed or cannot be. 0 is good; gpm fails before Hopper, gpu and xid where there "
-              "is no GPU. A step up: look at the reason, or at the exporter's log.",
+        lines("Failing collectors", "none", "Nodes on which a collector does not succeed, and why; and single GPU "
+              "readings that failed or are impossible. 0 is good; gpm fails before Hopper, gpu and xid where there is "
+              "no GPU. A step up: look at the reason, or at the exporter's log.",
               [query(fails, "{{collector}}"), query(why, "{{collector}}: {{reason}}"),
                query(f"sum({of_nodes(c.GPU_READINGS_FAILED)})", "GPU readings")],
               NO_EXPORTER, min=0, decimals=0, soft_max=4),
@@ -216,8 +217,8 @@ def prometheus() -> list[Json]:
     failed = f"rate({of_cluster('prometheus_rule_evaluation_failures_total')}[$__rate_interval])"
     refused = ("exceeded_sample_limit", "sample_duplicate_timestamp", "sample_out_of_order", "sample_out_of_bounds")
     return [
-        lines("Rule group duration / interval", UNITS["ratio"], "How long a rule group takes, of the time until "
-              "its next turn. Below half is good. Near 1 evaluations are missed and alerts come late: give Prometheus "
+        lines("Rule group duration / interval", UNITS["ratio"], "How long a rule group takes, as a share of its "
+              f"interval. Below half is good. Near 1 evaluations are missed and alerts come late: give Prometheus "
               f"more CPU. The {GROUPS} slowest.", [query(named, "{{group}}")], NO_SELF, min=0),
         lines("Missed and failed evaluations", "suffix:evals/min", "Evaluations of a rule group that were skipped, "
               "and rules that could not be evaluated. 0 is good.",
@@ -238,11 +239,11 @@ def prometheus() -> list[Json]:
               "machine has: evaluations come late.",
               [query(f"rate({of_cluster('process_cpu_seconds_total', job='prometheus')}[$__rate_interval])", WHO)],
               NO_SELF, min=0),
-        lines("Prometheus memory", UNITS["bytes"], "Resident memory of Prometheus. A saw-tooth of two hours is good. "
-              "Climbing from tooth to tooth: as Series.",
+        lines("Prometheus memory", UNITS["bytes"], "Resident memory of Prometheus. A sawtooth of two hours is good. "
+              "Climbing from tooth to tooth: see Series.",
               [query(of_cluster("process_resident_memory_bytes", job="prometheus"), WHO)], NO_SELF, min=0),
-        lines("Configuration", "none", "1 while the last reload of the configuration succeeded. 0: the file is wrong, "
-              "the old one still holds; promtool or amtool check-config tells where.",
+        lines("Configuration", "none", "1 while the last reload of the configuration succeeded. 0: the file is "
+              "invalid and the old one is still in use; promtool or amtool check-config says where.",
               [query(f"min({of_cluster('prometheus_config_last_reload_successful')})", "Prometheus"),
                query(f"min({of_cluster('alertmanager_config_last_reload_successful')})", "Alertmanager")], NO_SELF,
               min=0, max=1, decimals=0),

@@ -117,7 +117,7 @@ def gpu_table() -> Json:
     run = link("Open this rank's run", "run", run=field("Run"), instance=field("Node"), rank=field("Rank"))
     made = table(
         "GPUs, worst first",
-        f"The {ROWS} GPUs that most deserve a look: lost, hung, with a fatal Xid, a memory error, a link down, hot or "
+        f"The {ROWS} GPUs most worth a look: lost, hung, with a fatal Xid, a memory error, a link down, hot or "
         "slow, then the idlest; corrected errors are those of an hour. All ok and alike is good. A click on a node "
         "shows only that GPU, one on a rank its run.",
         [*queries, query(rank, table=True)],
@@ -338,7 +338,7 @@ def host() -> list[Json]:
                      f"{of_nodes('node_memory_MemTotal_bytes')}", "bottomk", who), NO_HOST, overrides=BAND,
               min=0, max=1),
         lines("CPU pressure", UNITS["ratio"], "Share of time in which some task was ready but got no CPU. Low is "
-              "good. High on one node: too many loader workers, or a stranger on the machine. By name: the highest.",
+              "good. High on one node: too many loader workers, or another job on the machine. By name: the highest.",
               spread(of_hosts("node:pressure_cpu_waiting:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
               min=0),
         lines("Memory pressure", UNITS["ratio"], "Share of time in which all tasks waited for memory at once. 0 is "

@@ -124,7 +124,7 @@ def data() -> list[Json]:
               "while ranks wait for data: cache more, or spread the data. By name: the most.",
               [*spread(of_disks()), query(f"{of_disks()} and topk(3, {of_disks(' @ end()')})", "{{instance}}")],
               "not collected: no node_exporter with its diskstats is scraped", overrides=BAND, min=0),
-        lines("Read from the network", "Bps", "What a node receives over Ethernet, a file store among it. All alike is "
+        lines("Read from the network", "Bps", "What a node receives over Ethernet, file stores included. All alike is "
               "good. By name: the least.",
               spread(host_rate(of_chosen_ranks(), "node_network_receive_bytes_total", device=ETHERNET), "bottomk",
                      "{{instance}}"), NO_HOST,
@@ -134,7 +134,7 @@ def data() -> list[Json]:
               spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", "{{instance}}"), NO_PRESSURE, overrides=BAND,
               min=0),
         lines("Time lost", UNITS["ratio"], "Share of the run's time that data, checkpoints and evaluation cost. What "
-              "the schedule plans is good: the rest is what to gain.",
+              "the schedule plans is fine; the rest can be saved.",
               [query(f"{of_run('run:lost_seconds:rate2m', cause='data|checkpoint|eval')} / on (run) group_left () "
                      f"{of_run('run:ranks:count')}", "{{cause}}")], "not collected", overrides=coloured(PHASES), min=0,
               stack=True),
@@ -148,7 +148,7 @@ def data() -> list[Json]:
 def checkpoints() -> list[Json]:
     """Return whether checkpoints come, in time, whole and at what price."""
     return [
-        lines("Checkpoint age", "s", "Age of the newest checkpoint: a saw-tooth. Teeth that all reach the interval are "
+        lines("Checkpoint age", "s", "Age of the newest checkpoint: a sawtooth. Teeth as high as the interval are "
               "good. The best interval weighs what saving costs against how often this run fails.",
               [query(of_run("run:checkpoint_age_seconds:min"), "age"),
                query(of_run("run:checkpoint_interval_seconds:mean1d"), "interval"),
@@ -167,7 +167,7 @@ def checkpoints() -> list[Json]:
               spread(of_ranks(c.RANK_PHASE, phase="checkpoint"), "topk", RANK), "no rank saves in this time range",
               overrides=BAND, min=0),
         lines("Steps", "locale", "The step of the run, of its newest checkpoint and of the newest good one. Three "
-              "lines close together are good. Good ends: the loss is not healthy, go back to its last step.",
+              "lines close together are good. If good stops, the loss is not healthy: go back to its last step.",
               [query(of_run("run:train_step:max"), "run"), query(of_run("run:checkpoint_step:max"), "saved"),
                query(unspiked("run:checkpoint_step:max"), "good")], NO_RANK, min=0),
         lines("Failed checkpoints, by rank", "none", "Checkpoints that ended with an exception in this attempt. 0 is "
@@ -189,7 +189,7 @@ def detail() -> list[Json]:
               [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], NO_WORKERS, min=0, decimals=0,
               soft_max=4),
         lines("Checkpoint size", "bytes", "Bytes of the last checkpoint, all ranks together. Flat is good. Half of "
-              "before: ranks did not save their part.", [query(size, "size")], NO_SIZE, min=0),
+              "what it was: ranks did not save their part.", [query(size, "size")], NO_SIZE, min=0),
         lines("Write rate", "Bps", "Bytes of the last checkpoint over the duration of its slowest rank. Steady is "
               "good; compare with what the store can do.", [query(f"{size} / {took}", "rate")], NO_SIZE, min=0),
     ]  # fmt: skip
