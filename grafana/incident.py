@@ -159,7 +159,7 @@ def dashboard() -> Json:
             lag_heat(12, h=8, **WIDE),
             node_heat(12, h=6, **WIDE),
             error_heat(12, h=6, **WIDE),
-            phases_over_time(12, h=8, **WIDE),
+            phases_over_time(12, h=9, **WIDE),
             row("What it cost"),
             *what_it_cost(),
             row("For the post-mortem"),
