@@ -14,6 +14,7 @@ FRAMEWORKS_READY := .venv-frameworks/.ready
 VISION_READY := .venv-vision/.ready
 KUBERNETES_READY := $(VENV)/.kubernetes-ready
 DEB_READY := .venv-deb/.ready
+NODE_READY := .venv-node/.ready
 
 .PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
@@ -36,7 +37,7 @@ $(READY): pyproject.toml lab/pyproject.toml | python
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)   # first: Lightning would fetch a larger build
 	$(BIN)/pip install --quiet --disable-pip-version-check \
-	  -e '.[exporter,tools,logs,compare,otlp,wandb,mlflow]' -e lab --group dev
+	  -e '.[exporter,tools,logs,compare,otlp,wandb,mlflow,tensorboard]' -e lab --group dev
 	@touch $@
 
 $(FRAMEWORKS_READY): pyproject.toml lab/pyproject.toml | python
@@ -73,6 +74,12 @@ $(DEB_READY): pyproject.toml lab/pyproject.toml | python
 	$(PYTHON) -m venv .venv-deb
 	.venv-deb/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	.venv-deb/bin/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group deb
+	@touch $@
+
+$(NODE_READY): pyproject.toml | python
+	$(PYTHON) -m venv .venv-node
+	.venv-node/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-node/bin/pip install --quiet --disable-pip-version-check --group node
 	@touch $@
 
 $(KUBERNETES_READY): $(READY)
@@ -194,12 +201,13 @@ chart: $(READY)   ## what the Helm chart takes from code, deploy/kubernetes/, it
 	$(BIN)/python -m tools.release.versions
 	$(BIN)/python -m tools.chart
 
-preview:         ## build the viewer of the dashboards (needs Node.js 20)
-	cd grafana/preview && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
+# The PATH's Node.js, or else one from PyPI.
+preview: $(if $(shell command -v npm),,$(NODE_READY))  ## build the viewer of the dashboards, with the PATH's Node.js (20 or later) or one from PyPI
+	cd grafana/preview && PATH="$$PATH:$(CURDIR)/.venv-node/bin" && \
+	  npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 
-wheel: $(READY)  ## dist/tachograph-*.whl, with the viewer of the dashboards if Node.js is here to build it
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory preview; \
-	  else echo "no Node.js: a wheel without the viewer, so without \`tachograph dashboards\`" >&2; fi
+wheel: $(READY)  ## dist/tachograph-*.whl, with the viewer of the dashboards unless that cannot be built
+	@$(MAKE) --no-print-directory preview || echo "a wheel without the viewer, so without \`tachograph dashboards\`" >&2
 	rm -rf build  # or what an earlier build left goes in, too
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
@@ -250,4 +258,4 @@ format: $(CHECK_READY) ## format and fix what can be fixed
 	$(CHECK_BIN)/ruff check --fix --quiet .
 
 clean:           ## remove everything the targets above made
-	rm -rf $(VENV) .venv-check .venv-deb .venv-docs .venv-torch .venv-frameworks .venv-vision .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules
+	rm -rf $(VENV) .venv-check .venv-deb .venv-docs .venv-node .venv-torch .venv-frameworks .venv-vision .tools .demo dist .pytest_cache .mypy_cache .ruff_cache bench/out grafana/preview/out grafana/preview/node_modules

@@ -51,8 +51,8 @@ def what_changed(**more: object) -> Json:
         {"Value": "At", "what": "What", "is": "Now"},
         overrides=[
             override("At", unit="dateTimeAsIsoNoDateIfToday", custom__width=145),
-            override("What", custom__width=90),
-            override("Now", links=[link("What happened then", "incident", run=SAME)]),
+            override("What", custom__width=85),
+            override("Now", links=[link("What happened then", "incident", run=SAME)], custom__minWidth=80),
         ],
         sort=[{"displayName": "At", "desc": True}],
         **more,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from culprits import ROWS
+from culprits import ROWS, STALLED, is_stalled
 from panels import BLUE, GREEN, ORANGE, RED, SEVERITIES, Json, override, query, table, words
 from series import FIRING, of_run, own
 from shell import RUNBOOK_LINK, SAME, field, link
@@ -14,14 +14,19 @@ def _in_state(state: str) -> str:
 
 
 CONDITIONS = (
-    ("hung", RED, of_run("ALERTS", alertstate="firing", alertname="RunHung")),
+    ("hung", RED, of_run("run:hung_seconds:min")),
     ("rank dead", RED, _in_state("dead")),
     ("rank failed", RED, _in_state("failed")),
     ("rank frozen", ORANGE, _in_state("frozen")),
+    (STALLED, ORANGE, is_stalled()),
+    ("steps again", ORANGE, of_run("ALERTS", alertstate="firing", alertname="RunHung")),
     ("running", GREEN, _in_state("running")),
     ("finished", BLUE, _in_state("finished")),
 )
-"""What a run can be in, worst first: the first that holds for any rank stands for the run."""
+"""What a run can be in, worst first: the first that holds for any rank stands for the run.
+
+An alert of a hang fires for a while after it, as it must not end with a scrape that failed.
+"""
 
 CONDITION = " or ".join(f"group({found}) * {code}" for code, (_, _, found) in enumerate(CONDITIONS, start=1))
 """The number, from 1, of the condition the run is in."""
@@ -56,9 +61,9 @@ def firing_table(title: str, firing: str, text: str, absent: str, named: dict[st
         absent,
         {"severity": "Severity", "alertname": "Alert", **named, "Value": "For"},
         overrides=[
-            words("Severity", SEVERITIES, custom__width=86),
+            words("Severity", SEVERITIES, custom__width=76),
             *_leads(named),
-            override("For", unit="s", decimals=0, custom__width=64),
+            override("For", unit="s", decimals=0, custom__width=58),
         ],
         sort=[{"displayName": "Severity", "desc": False}],
         h=6,
@@ -81,9 +86,14 @@ def firing_of_run(**more: object) -> Json:
 def _leads(named: dict[str, str]) -> list[Json]:
     """Return where a click on an alert, and on whom it names, leads, with widths; an hour or a rank are a run's."""
     if named != ON_A_RUN:
-        return [override("Alert", links=[RUNBOOK_LINK]), override("GPU", custom__width=55)]
+        return [
+            override("Alert", links=[RUNBOOK_LINK], custom__minWidth=130),
+            override("Node", custom__minWidth=90),
+            override("GPU", custom__width=48),
+            override("Run", custom__minWidth=80),
+        ]
     return [
-        override("Alert", links=[RUNBOOK_LINK, link("The hour around it", "incident", run=SAME)]),
-        override("Node", links=[link("Node and GPUs", "node", run=SAME, instance=field("Node"))]),
-        override("Rank", custom__width=52, links=[link("This rank", "ranks", run=SAME, rank=field("Rank"))]),
+        override("Alert", links=[RUNBOOK_LINK, link("The hour around it", "incident", run=SAME)], custom__minWidth=150),
+        override("Node", links=[link("Node and GPUs", "node", run=SAME, instance=field("Node"))], custom__width=80),
+        override("Rank", custom__width=48, links=[link("This rank", "ranks", run=SAME, rank=field("Rank"))]),
     ]

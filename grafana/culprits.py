@@ -5,6 +5,7 @@ from __future__ import annotations
 from absences import NO_RANK, NO_WAITS
 from limits import EACH_SECOND, LATE, NET_ERRORS, TWICE
 from panels import (
+    ORANGE,
     PHASES,
     STATES,
     UNITS,
@@ -26,6 +27,7 @@ from panels import (
 from series import of_cluster, of_ranks, of_run, own
 from shell import BLACK_BOX, LOGS, SAME, TRACES, explore, field, link
 from tachograph.catalog import index as c
+from tachograph.diagnosis import QUIET_PHASES, STALL_SECONDS, STALL_STEPS
 
 ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
 
@@ -58,14 +60,36 @@ TRACE_QUERY = f'{{resource.tachograph.run="${{run:percentencode}}" && resource.t
 RANK_VERDICTS = (
     ("died first", of_ranks("rank:first_end:timestamp", kind="died")),
     ("failed first", of_ranks("rank:first_end:timestamp", kind="!died")),
-    ("holds up the hang", of_ranks("rank:hang_suspect:behind")),
+    ("caused the hang", of_ranks("rank:hang_suspect:behind")),
     ("NaN first", of_ranks("rank:loss_nonfinite_first:step")),
-    ("differs from the others", of_ranks("rank:invariant_culprit:info")),
+    ("other numbers", of_ranks("rank:invariant_culprit:info")),
     ("broken GPU", of_ranks("node:broken_gpu_rank:info")),
     ("other step", of_ranks("rank:steps_apart:count")),
     ("late", of_ranks("rank:straggler:level")),
 )
-"""What a rule says of a rank -> the series by which it says so, the worst first."""
+"""What a rule says of a rank -> the series by which it says so, worst first."""
+
+
+STALLED = "stalled"
+"""The state of ranks that run, of a run that makes no step."""
+STATE_COLOURS = STATES | {STALLED: ORANGE}
+
+
+def is_stalled() -> str:
+    """Return what has a sample while a run makes no step and nobody pauses, from the moment on that screens say so.
+
+    As the exporter's own page does: RunHung has another limit, and comes later.
+    """
+    pause = of_run(c.RANK_PHASE, phase="|".join(sorted(QUIET_PHASES)))
+    limit = f"clamp_min({STALL_STEPS} * {of_run('run:step_interval_seconds:p50')}, {STALL_SECONDS:.0f})"
+    return f"(({of_run('run:progress_age_seconds:min')} - {limit}) > 0 unless on () {pause})"
+
+
+def state_of_ranks() -> str:
+    """Return a series for each chosen rank: `state` is its own, or says that the run has stalled."""
+    own_state = f"max by (rank, state) ({own(of_ranks(c.RANK_STATE))} == 1)"
+    running = f"max by (rank) ({own(of_ranks(c.RANK_STATE, state='running'))} == 1) and on () {is_stalled()}"
+    return f'label_replace({running}, "state", "{STALLED}", "", "") or on (rank) {own_state}'
 
 
 def verdicts() -> str:
@@ -98,14 +122,14 @@ def rank_table(**more: object) -> Json:
     chosen = conspicuous(ROWS)
     asked = (
         f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})",
-        f"max by (rank, state) ({own(of_ranks(c.RANK_STATE))} == 1)",
+        state_of_ranks(),
         f"max by (rank, phase) ({own(of_ranks(c.RANK_PHASE))})",
         f"max by (rank) ({own(of_ranks(c.TRAIN_STEP))})",
         f"max by (rank) ({LAG})",
         BEHIND,
         verdicts(),
     )
-    columns = {"rank": "Rank", "verdict": "Named as", "instance": "Node", "gpu": "GPU", "state": "State"}
+    columns = {"rank": "Rank", "verdict": "Verdict", "instance": "Node", "gpu": "GPU", "state": "State"}
     columns |= {"phase": "Phase", "Value #C": "For", "Value #D": "Step", "Value #E": "Lag per step"}
     columns |= {"Value #F": "Behind"}
     here = {"instance": field("Node"), "rank": field("Rank")}
@@ -117,8 +141,8 @@ def rank_table(**more: object) -> Json:
     ]
     node = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")), BLACK_BOX]
     return table(
-        "Ranks, the worst first",
-        f"The {ROWS} ranks that most deserve a look: named by a rule, gone, behind in a collective, lagging, long in "
+        "Ranks, worst first",
+        f"The {ROWS} ranks most worth a look: named by a rule, gone, behind in a collective, lagging, long in "
         "one phase. Lag: how much later than the median rank it arrives, of a step; a full bar pages. Behind "
         "counts collectives. Nobody named and all alike is good. In a hang the culprit is the one behind, or in "
         "another phase. A click shows only that rank, or its node.",
@@ -127,16 +151,16 @@ def rank_table(**more: object) -> Json:
         columns,
         join="rank",
         overrides=[
-            override("Rank", links=links, custom__width=60),
-            marked("Named as", custom__width=145),
-            override("Node", links=node, custom__width=85),
-            override("GPU", custom__width=50),
-            words("State", STATES, custom__width=80),
-            words("Phase", PHASES, custom__width=95),
-            override("For", unit="s", decimals=1, custom__width=85),
-            override("Step", unit="locale", custom__width=85),
-            bar_cells("Lag per step", LATE, unit=UNITS["ratio"], decimals=1, custom__minWidth=100),
-            override("Behind", custom__width=65),
+            override("Rank", links=links, custom__width=55),
+            marked("Verdict", custom__width=120),
+            override("Node", links=node, custom__width=80),
+            override("GPU", custom__width=45),
+            words("State", STATE_COLOURS, custom__width=70),
+            words("Phase", PHASES, custom__width=85),
+            override("For", unit="s", decimals=1, custom__width=76),
+            override("Step", unit="locale", custom__width=72),
+            bar_cells("Lag per step", LATE, unit=UNITS["ratio"], decimals=1, custom__minWidth=96),
+            override("Behind", custom__width=62),
         ],
         **{"w": 24, "h": 10, **more},
     )
@@ -156,9 +180,9 @@ def node_verdicts() -> str:
         f'label_replace(group by (instance) ({of_run("rank:straggler:level", rank="")}), "verdict", "late", "", "")',
         f"label_replace(group by (instance) ({of_cluster('node:nic_down_seconds:max')}) and {here},"
         ' "verdict", "link down", "", "")',
-        f'label_replace(group by (instance) ({of_run("rank:hang_suspect:behind")}), "verdict", "its rank", "", "")',
+        f'label_replace(group by (instance) ({of_run("rank:hang_suspect:behind")}), "verdict", "rank hung", "", "")',
         f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='.+')}), "
-        '"verdict", "its rank", "", "")',
+        '"verdict", "rank late", "", "")',
     )
     return " or on (instance) ".join(f"({part})" for part in parts)
 
@@ -175,13 +199,13 @@ def node_table(**more: object) -> Json:
     score = " + on (instance) ".join(f"({part} or on (instance) 0 * {ranks})" for part in weighed)
     chosen = f"topk({NODE_ROWS}, {score})"
     asked = (chosen, node_verdicts(), ranks, ratio, errors)
-    columns = {"instance": "Node", "verdict": "Named as", "Value #C": "Ranks", "Value #D": "Collectives × median"}
+    columns = {"instance": "Node", "verdict": "Verdict", "Value #C": "Ranks", "Value #D": "Collectives × median"}
     columns |= {"Value #E": "Net errors, 1 h"}
     shown = [link("Its node and GPUs", "node", run=SAME, instance=field("Node")),
              link("Only its ranks, here", "run", run=SAME, instance=field("Node")), BLACK_BOX]  # fmt: skip
     return table(
-        "Nodes, the worst first",
-        f"The {NODE_ROWS} nodes of the run that most deserve a look: named by a rule, then those on which collectives "
+        "Nodes, worst first",
+        f"The {NODE_ROWS} nodes of the run most worth a look: named by a rule, then those on which collectives "
         "take longest: over those of the median node. Nobody named, × median near 1 is good. Several named slow, with "
         "network errors (a full bar is a ticket): look at the switch they share. One named late: drain it.",
         one_by_one(asked, "instance", chosen),
@@ -189,10 +213,10 @@ def node_table(**more: object) -> Json:
         columns,
         join="instance",
         overrides=[
-            override("Node", links=shown, custom__width=85),
-            marked("Named as", custom__width=155),
-            override("Ranks", custom__width=60),
-            override("Collectives × median", decimals=2, custom__width=165),
+            override("Node", links=shown, custom__width=80),
+            marked("Verdict", custom__width=150),
+            override("Ranks", custom__width=52),
+            override("Collectives × median", decimals=2, custom__width=156),
             bar_cells("Net errors, 1 h", NET_ERRORS, unit="locale", decimals=0, custom__minWidth=105),
         ],
         **{"w": 24, "h": 8, **more},
@@ -222,8 +246,8 @@ def ranks_by_phase(**more: object) -> Json:
     return lines(
         "Ranks by phase",
         "none",
-        "How many ranks are in which phase. A mix that stays alike is good. All but a few in backward or collective, "
-        "and it stays so: they wait for those few.",
+        "How many ranks are in which phase. A steady mix is good. If all but a few stay in backward or collective, "
+        "they wait for those few.",
         [query(f"count by (phase) ({of_run(c.RANK_PHASE)})", "{{phase}}")],
         "no rank is running",
         stack=True,
@@ -242,13 +266,14 @@ def phases_over_time(rows: int, **more: object) -> Json:
     coded = " or ".join(f"{of_ranks(c.RANK_PHASE, phase=phase)} * 0 + {c.PHASES.index(phase)}" for phase in rare_first)
     words_of = {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
     return timeline(
-        "What the ranks that stand out do",
+        "What the outlier ranks are doing",
         "none",
-        f"The phase of the {rows} ranks that deserve a look most at the end of the range, at each scrape. Rows that "
+        f"The phase of the {rows} ranks most worth a look at the end of the range, at each scrape. Rows that "
         "look alike are good. One row in another colour than the rest is the rank the others wait for.",
         [query(in_order(f"max by (rank) ({own(f'({coded})')} and on (rank) {chosen})", "rank"), "rank {{rank}}")],
         "no rank is running",
         mappings=[{"type": "value", "options": words_of}],
+        shown=of_run(c.RUN_RANKS),
         **{"w": 24, "h": 9, **more},
     )
 
@@ -257,13 +282,14 @@ def lag_heat(rows: int = 30, **more: object) -> Json:
     """Return the panel of the ranks that lagged most within the range."""
     worst = f"topk({rows}, max by (rank) (max_over_time({LAG}[$__range:1m] @ end())))"
     return heat(
-        "Lag per step, rank by rank",
+        f"Lag per step by rank, full red at {LATE:.0%}",
         UNITS["ratio"],
         f"How much later than the median rank a rank arrives, of a step: the {rows} ranks that lagged most within the "
-        "range; what pages is full red. All yellow is good. One red row: that rank; rows in turns: what differs "
+        "range; what pages is full red. No red is good. One red row: that rank; rows in turns: what differs "
         "from step to step.",
         [query(in_order(f"max by (rank) ({LAG}) and on (rank) {worst}", "rank"), "rank {{rank}}")],
         NO_WAITS,
+        shown=of_run("run:collective_wait_per_step_seconds:median"),
         full=LATE,
         decimals=1,
         **{"w": 12, "h": 12, **more},
@@ -277,13 +303,14 @@ def node_heat(rows: int = 40, **more: object) -> Json:
     slowest = f"max by (instance) ({took}) and on (instance) {worst}"
     over = f"({slowest}) / on () group_left () quantile(0.5, {took})"
     return heat(
-        "Collectives of a step × median, node by node",
+        f"Collective time per step by node, full red at {TWICE:.0f} × median",
         "none",
         f"Seconds of collectives in a step on the slowest rank of the node, over those of the median node: the {rows} "
-        "nodes with the longest within the range; twice as long is full red. All yellow is good. A few red rows: what "
+        "nodes with the longest within the range; twice as long is full red. No red is good. A few red rows: what "
         "these nodes share, a switch or a rail, is slow.",
         [query(in_order(over, "instance"), "{{instance}}")],
         NO_WAITS,
+        shown=took,
         full=TWICE,
         min=1,
         decimals=2,
@@ -297,16 +324,18 @@ def error_heat(rows: int = 40, **more: object) -> Json:
     rate = of_cluster("node:nic_errors:rate2m")
     worst = f"topk({rows}, max by (instance) (max_over_time({rate}[$__range] @ end())))"
     return heat(
-        "Network errors a second, node by node",
+        f"Network errors per second by node, full red at {EACH_SECOND}",
         "none",
-        f"Corrupted packets a second at the worst port of a node: the {rows} nodes with most. No row is good. Several "
-        "rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or transceiver.",
+        f"Corrupted packets per second at the worst port of a node: the {rows} nodes with most. No row is good. "
+        "Several rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or "
+        "transceiver.",
         [
             query(
                 in_order(f"max by (instance) ({rate} and {here}) and on (instance) {worst}", "instance"), "{{instance}}"
             )
         ],
         "no port corrupts packets, or node_exporter is not scraped",
+        shown=f"({rate} and {here})",
         full=EACH_SECOND,
         decimals=1,
         **{"w": 12, "h": 12, **more},

@@ -70,27 +70,27 @@ def top() -> list[Json]:
              "none", show="value_and_name", w=4),
         stat("GPUs productive", "locale", "GPUs' worth of new training work: what is left of those allocated when "
              "waits, restarts, saves and repeated steps are taken away. Near those allocated is good.",
-             [query(f"sum({WORTH})", instant=True)], "not yet", decimals=0, w=4),
-        stat("MFU by the clock", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, pauses "
-             "included; it needs flops_per_token. What a run should have is its own past: see the table.",
+             [query(f"sum({WORTH})", instant=True)], "not yet", decimals=1, w=4),
+        stat("MFU, wall-clock", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, pauses "
+             "included; it needs flops_per_token. Compare each run with its own past, in the table.",
              [query(mfu, instant=True)], "not collected", decimals=1, w=4),
-        stat("Goodput", UNITS["ratio"], "Share of all rank-time that goes into new steps; above 90 % is good. Below "
-             "it: what these steps lose inside, to waits for other ranks and for data.",
+        stat("Goodput", UNITS["ratio"], "Share of all rank-time that goes into new steps; above 90 % is good. Beside "
+             "it: the share of these steps that is lost to waits for other ranks and for data.",
              [query(f"sum({STEPS}) / (sum({WORTH}) + sum({LOST}))", "goodput", instant=True),
-              query(f"1 - sum({WORTH}) / (sum({STEPS}) > 0)", "lost inside steps", instant=True)],
+              query(f"1 - sum({WORTH}) / (sum({STEPS}) > 0)", "lost in steps", instant=True)],
              "not yet", show="value_and_name", decimals=1, w=4),
         stat("Alerts", "none", "Alerts that fire anywhere, by severity. None is good. Critical: a person is being "
              "paged now; the table names the run.",
              [query(f"count by (severity) ({EVERYWHERE})", "{{severity}}", instant=True)],
              "none", show="value_and_name", overrides=coloured(SEVERITIES), w=4),
-        stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, and those that "
-             "runs held. Equal is good. Below held: lost, its causes are below.",
-             [query(delivered, "delivered", instant=True), query(held, "held", instant=True)],
-             "not yet", show="value_and_name", decimals=0, w=8),
-        stat("Runs that page", "none", "Runs with a critical alert now. 0 is good; otherwise they are first in the "
+        stat("GPU-hours delivered", "locale", "GPU-hours of new training work within the time range, and those "
+             "allocated to runs. Equal is good. The difference was lost, to the causes below.",
+             [query(delivered, "delivered", instant=True), query(held, "allocated", instant=True)],
+             "not yet", show="value_and_name", decimals=1, w=8),
+        stat("Runs with a page", "none", "Runs with a critical alert now. 0 is good; otherwise they are first in the "
              "table.", [query(f"count(group by (run) ({critical})) or vector(0)", instant=True)], "none", w=4),
-        stat("Power", UNITS["watts"], "Mean board power of all GPUs that report it. It should follow the GPUs that "
-             "are productive; without them it heats the room.", [query(f"sum({POWER})", instant=True)],
+        stat("Power", UNITS["watts"], "Mean board power of all GPUs that report it. It should follow the productive "
+             "GPUs; without them it is wasted.", [query(f"sum({POWER})", instant=True)],
              "not collected", decimals=1, w=4),
         stat("Energy", "watth", "Energy of all GPUs within the time range, from their power once a minute. Compare it "
              "with the GPU-hours delivered next to it.", [query(hours(f"sum({POWER})"), instant=True)],
@@ -130,32 +130,32 @@ def worst_runs() -> Json:
         f"max by (run) ({of_runs('run:restarts:max')})",
     )
     columns = {"run": "Run", "Value #B": "GPUs", "Value #C": "Critical", "Value #D": "Warnings"}
-    columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Of its baseline"}
-    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lost inside steps", "Value #J": "Lag of the last rank"}
-    columns |= {"Value #K": "Since last step", "Value #L": "Since checkpoint", "Value #M": "Restarts"}
+    columns |= {"Value #E": "Lost or slower", "Value #F": "MFU", "Value #G": "Vs baseline"}
+    columns |= {"Value #H": "Goodput, 1 h", "Value #I": "Lost in steps", "Value #J": "Worst lag"}
+    columns |= {"Value #K": "Since last step", "Value #L": "Since save", "Value #M": "Restarts"}
     leads = {"run": "The run", "ranks": "Its ranks", "incident": "What happened, on one time axis"}
     links = [link(title, to, run=field("Run")) for to, title in leads.items()]
     share = {"unit": UNITS["ratio"], "decimals": 0}
+    shares = {"MFU": 60, "Vs baseline": 95, "Goodput, 1 h": 105, "Lost in steps": 110, "Worst lag": 80}
     return table(
-        "Runs, the worst first",
-        f"The {ROWS} runs that page, warn, or lose most GPUs. Lost or slower: share of its GPUs' time that start-up, "
-        "data, saves, restarts and hangs take now, and that the run is slower than its own past. No alert and near 0 "
-        "is good. A click opens it.",
+        "Runs, worst first",
+        f"The {ROWS} runs with pages, with warnings, or with the most GPU time lost. Lost or slower: the share of its "
+        "GPUs' time that start-up, data, saves, restarts and hangs take now, and by how much the run is slower than "
+        "its own past. No alert and near 0 is good. A click opens it.",
         one_by_one(asked, "run", chosen),
         "No run is known.",
         columns,
         join="run",
         overrides=[
-            override("Run", links=links, custom__width=220),
-            override("GPUs", unit="locale"),
-            override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}),
-            override("Warnings", mappings=over(ORANGE), custom__cellOptions={"type": "color-text"}),
-            bar_cells("Lost or slower", WHOLE, **share),
-            *(
-                override(name, **share)
-                for name in ("MFU", "Of its baseline", "Goodput, 1 h", "Lost inside steps", "Lag of the last rank")
-            ),
-            *(override(name, unit="s", decimals=0) for name in ("Since last step", "Since checkpoint")),
+            override("Run", links=links, custom__width=210),
+            override("GPUs", unit="locale", custom__width=70),
+            override("Critical", mappings=over(RED), custom__cellOptions={"type": "color-text"}, custom__width=75),
+            override("Warnings", mappings=over(ORANGE), custom__cellOptions={"type": "color-text"}, custom__width=80),
+            bar_cells("Lost or slower", WHOLE, **share, custom__width=140),
+            *(override(name, **share, custom__width=wide) for name, wide in shares.items()),
+            override("Since last step", unit="s", decimals=0, custom__width=125),
+            override("Since save", unit="s", decimals=0, custom__width=90),
+            override("Restarts", custom__width=75),
         ],
         w=24,
         h=10,
@@ -178,7 +178,7 @@ def use() -> list[Json]:
               [query(f"count({of_cluster(c.GPU_UP)})", "known"), query(HELD, "allocated"),
                query(f"sum({WORTH})", "productive")],
               "no run is known", overrides=coloured(shades), min=0, w=8),
-        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work: GPU-hours lost an hour. "
+        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work: GPU-hours lost per hour. "
               "Collectives are part of how runs are built; the others should be near 0.",
               [query(f"sum by (cause) ({LOST}) > 0", "{{cause}}")], "not accounted yet", stack=True,
               overrides=coloured(CAUSES), min=0, w=8),
@@ -189,7 +189,7 @@ def use() -> list[Json]:
         culprits(w=8, h=8),
         lines("Power", UNITS["watts"], "Mean board power of all GPUs. It should follow the productive GPUs. Full power "
               "with few productive: ranks wait in collectives, which burn nearly as much as work.",
-              [query(f"sum({POWER})", "all GPUs"), query(f"sum({OF_RUNS})", "held by runs")],
+              [query(f"sum({POWER})", "all GPUs"), query(f"sum({OF_RUNS})", "of runs")],
               "not collected: no GPU reports its power", min=0, w=8),
         lines("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Flat is good. It "
               "falls when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],
@@ -197,7 +197,7 @@ def use() -> list[Json]:
         lines("Coverage", "locale", "GPUs on which processes compute of which none is recorded, and those that runs "
               "hold. None is good; the status page of a node says whose they are. Inference counts, too: it has "
               "nothing to record.",
-              [query(f"sum({of_cluster(c.NODE_UNRECORDED_GPUS)})", "not recorded"), query(HELD, "held by runs")],
+              [query(f"sum({of_cluster(c.NODE_UNRECORDED_GPUS)})", "not recorded"), query(HELD, "allocated to runs")],
               "not known: no exporter sees its GPUs' processes", min=0, w=8),
     ]  # fmt: skip
 
@@ -206,9 +206,9 @@ def culprits(**more: object) -> Json:
     """Return the nodes that were blamed for most incidents."""
     most = f"sum by (instance) (1 + changes({of_cluster('node:blamed_timestamp_seconds:min')}[30d]))"
     return table(
-        "Nodes blamed most, 30 days",
-        "Incidents of the last 30 days of which a node, or a GPU or link of it, was the culprit; the ten nodes with "
-        "most. One each is chance. Of one that stands out: `tachograph history`.",
+        "Nodes blamed most often, 30 days",
+        "Incidents of the last 30 days for which a node, one of its GPUs or links was to blame; the ten nodes with "
+        "most. One each is chance. For one that stands out, run `tachograph history`.",
         [query(f"sort_desc(topk(10, {most}))", table=True)],
         "No node was blamed.",
         {"instance": "Node", "Value": "Incidents"},

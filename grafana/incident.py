@@ -25,7 +25,7 @@ from panels import (
     timeline,
     words,
 )
-from series import HERE, firing, of_cluster, of_nodes_alone, of_run, own
+from series import HERE, firing, of_cluster, of_nodes_alone, of_run, own, stepping
 from shell import RUNBOOK_LINK, SAME, field, link
 from tachograph.catalog import index as c
 
@@ -45,7 +45,7 @@ EVENTS = (
     ("nodes down", "node:down_seconds:max"),
     ("exporters silent", "node:exporter_unseen_seconds:max"),
     ("GPUs off the bus", "node:gpu_lost:info"),
-    ("GPUs whose driver hangs", "node:gpu_hung:info"),
+    ("GPUs with a hung driver", "node:gpu_hung:info"),
     ("GPUs with a fatal Xid", "node:gpu_xid_fatal_timestamp_seconds:max"),
     ("GPUs with uncorrected ECC errors", "node:gpu_ecc_uncorrected:max"),
     ("GPUs slowed by heat", "node:gpu_thermal_slowdown:ratio"),
@@ -104,21 +104,22 @@ def what_happened() -> list[Json]:
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
-                 NO_RANK, mappings=CONDITION_WORDS, h=3, **WIDE),
-        timeline("Alerts, and whom they name", "none", "What fired for the run or its nodes, which node and rank it "
-                 "named, and from when to when: red is critical, orange a warning, blue for information. Nothing is "
-                 "good. Start with the row that begins first; who stays longest is the one to take out.",
+                 NO_RANK, mappings=CONDITION_WORDS, h=4, **WIDE),
+        timeline("Alerts by node and rank", "none", "What fired for the run or its nodes, which node and rank it "
+                 "named, and from when to when: red is critical, orange a warning, blue is information. None is good. "
+                 "Start with the row that begins first; what stays longest is what to replace.",
                  [query(f"topk({ROWS}, {graded('alertname, rank, instance')})",
                         "{{alertname}} {{instance}} {{rank}}")],
-                 "nothing fired", mappings=GRADE_WORDS, h=7, **WIDE),
-        timeline("Attempts, saves, evaluations", "none", "How many ranks an attempt has, and how many start up, save "
-                 "or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
+                 "nothing fired", mappings=GRADE_WORDS, shown=firing(), h=7, **WIDE),
+        timeline("Attempts, checkpoints and evaluations", "none", "How many ranks an attempt has, and how many start "
+                 "up, save or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
                  [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK,
-                 color={"mode": "fixed", "fixedColor": BLUE}, h=5, **WIDE),
-        timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. Nothing is "
+                 color={"mode": "fixed", "fixedColor": BLUE}, shown=of_run(c.RUN_RANKS), h=5, **WIDE),
+        timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. None is "
                  "good. What begins before the run slows down or stops is the likely cause: the tables name it.",
                  [named({text: f"count({of_cluster(name)} and {HERE}) > 0" for text, name in EVENTS})],
-                 "no hardware event in this window", h=5, color={"mode": "fixed", "fixedColor": ORANGE}, **WIDE),
+                 "no hardware event in this window", shown=" or ".join(of_cluster(name) for _, name in EVENTS),
+                 color={"mode": "fixed", "fixedColor": ORANGE}, h=5, **WIDE),
     ]  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def what_it_cost() -> list[Json]:
     return [
         lines("MFU", UNITS["ratio"], "Model FLOP/s as a share of the peak, of completed steps, and what the run did "
               "in the hour before. On the dashed line is good. Where it leaves the line, money is being lost.",
-              [query(of_run("run:step_mfu:ratio"), "of completed steps"),
+              [query(stepping(of_run("run:step_mfu:ratio")), "completed steps"),
                query(of_run("run:step_mfu:baseline"), "baseline")],
               NO_MFU, overrides=[BASELINE], min=0, h=6, **WIDE),
         ranks_by_phase(h=6, **WIDE),
@@ -136,12 +137,12 @@ def what_it_cost() -> list[Json]:
               "after a restart or a new learning rate: compare with the rows above.",
               [query(of_run("run:loss:median"), "loss"), query(spiking, "spike")], NO_LOSS,
               overrides=[SPIKE], h=6, **WIDE),
-        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work, by cause: GPU-hours lost "
-              "an hour. Near 0 is good, except for collectives, which are part of how a run is built.",
+        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work, by cause: GPU-hours "
+              "lost per hour. Near 0 is good, except for collectives, which are part of how a run is built.",
               [query(f"{of_run('run:lost_seconds:rate2m')} > 0", "{{cause}}")], "not accounted yet", stack=True,
               overrides=coloured(CAUSES), min=0, h=6, **WIDE),
-        lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A saw "
-              "whose teeth are alike is good. A tooth that keeps growing: saving stopped.",
+        lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A "
+              "regular sawtooth is good. A tooth that keeps growing: saving has stopped.",
               [query(of_run("run:checkpoint_age_seconds:min"), "age")], "no checkpoint reported", min=0, h=6, **WIDE),
     ]  # fmt: skip
 
@@ -155,10 +156,10 @@ def dashboard() -> Json:
         [
             *what_happened(),
             row("Who"),
-            lag_heat(12, h=6, **WIDE),
+            lag_heat(12, h=8, **WIDE),
             node_heat(12, h=6, **WIDE),
             error_heat(12, h=6, **WIDE),
-            phases_over_time(12, h=7, **WIDE),
+            phases_over_time(12, h=9, **WIDE),
             row("What it cost"),
             *what_it_cost(),
             row("For the post-mortem"),

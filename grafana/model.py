@@ -42,8 +42,9 @@ def memory() -> list[Json]:
                query(f"sum({of_ranks(c.TRAIN_MEMORY_OOMS)})", "out of memory")],
               "none failed, or no rank uses a CUDA device", min=0, decimals=0,
               soft_max=4, w=12),
-        stat("Memory lasts", "s", "Time until the first rank that leaks has filled its GPU or its node, at the pace of "
-             "the last 20 minutes. No leak is good.", lasts, "no leak", show="value_and_name", decimals=1, h=8, w=12),
+        stat("Time until memory is full", "s", "Time until the first rank that leaks has filled its GPU or its node, "
+             "at the pace of the last 20 minutes. No leak is good.", lasts, "no leak", show="value_and_name",
+             decimals=1, h=8, w=12),
     ]  # fmt: skip
 
 
@@ -65,7 +66,7 @@ def inside() -> list[Json]:
               "and then is good. Falling all the time: gradients overflow, and steps are skipped.",
               [query(f"min({of_run('tachograph_run_amp_loss_scale')})", "lowest scale")],
               "not collected: needs watch(model, optimizer, scaler=…)", min=0, w=8),
-        lines("Ranks whose numbers differ", "none", "Ranks whose checksum, batch or count is not the others'. None "
+        lines("Diverging ranks", "none", "Ranks whose checksum, batch or count is not the others'. None "
               "is good: SilentDataCorruptionSuspected and InvariantBroken name the rank and the number.",
               [query(f"count(group by (instance, rank) ({of_run('rank:invariant_culprit:info')})) "
                      f"or 0 * max({of_run('run:ranks:count')})", "ranks")],

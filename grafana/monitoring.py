@@ -47,7 +47,7 @@ NODE_JOB = "node|node-exporter"
 NO_EXPORTER = "no exporter answers"
 NO_SELF = "not collected: Prometheus does not scrape itself (job prometheus)"
 NO_ALERTMANAGER = "not collected: Prometheus does not scrape Alertmanager (job alertmanager)"
-ANSWER = {"0": {"text": "down", "color": RED}, "1": {"text": "answers", "color": GREEN}}
+ANSWER = {"0": {"text": "down", "color": RED}, "1": {"text": "up", "color": GREEN}}
 
 
 def since_start(name: str) -> str:
@@ -74,21 +74,21 @@ def top() -> list[Json]:
              "the Watchdog does not fire: no rules are evaluated", mappings=works),
         stat("Exporters answering", "none", "Nodes whose Tachograph exporter answers, out of those that Prometheus "
              "scrapes. Equal is good. Fewer: the table below names them.",
-             [query(f"sum({UP})", "answer", instant=True), query(f"count({UP})", "known", instant=True)],
+             [query(f"sum({UP})", "answering", instant=True), query(f"count({UP})", "known", instant=True)],
              "no exporter is scraped", show="value_and_name"),
         stat("node_exporters answering", "none", "The same for node_exporter, which distinguishes a dead node from a "
-             "dead exporter.", [query(f"sum({host})", "answer", instant=True),
+             "dead exporter.", [query(f"sum({host})", "answering", instant=True),
                            query(f"count({host})", "known", instant=True)], "no node_exporter is scraped",
              show="value_and_name"),
-        firing_table("Firing about monitoring", firing, "Alerts about what cannot be seen: nodes, ranks, clocks and "
+        firing_table("Monitoring alerts firing", firing, "Alerts about what cannot be seen: nodes, ranks, clocks and "
                      "rules.", "No alert about monitoring fires; Fleet has the others.", ON_HOSTS, w=9),
-        stat("Evaluations missed", "none", "Times in the range a rule group began late because the last time took too "
+        stat("Missed evaluations", "none", "Times in the range a rule group began late because the last time took too "
              "long. 0 is good. Above: the row Prometheus names the group; give Prometheus more CPU.",
              [query(since_start("prometheus_rule_group_iterations_missed_total"), instant=True)], NO_SELF, decimals=0),
-        stat("Evaluations failed", "none", "Rules in the range that Prometheus could not evaluate. 0 is good. Above: "
+        stat("Failed evaluations", "none", "Rules in the range that Prometheus could not evaluate. 0 is good. Above: "
              "its rules page shows the error.",
              [query(since_start("prometheus_rule_evaluation_failures_total"), instant=True)], NO_SELF, decimals=0),
-        stat("Alerts lost on the way", "none", "Alerts in the range that did not reach Alertmanager, and messages it "
+        stat("Undelivered alerts", "none", "Alerts in the range that did not reach Alertmanager, and messages it "
              "could not deliver. 0 is good. Above: the row Alerts shows where.",
              [query(f"sum({lost})", instant=True)], NO_SELF, decimals=0),
     ]  # fmt: skip
@@ -109,14 +109,14 @@ def node_table() -> Json:
         f"count by (instance) ({of_nodes(c.COLLECTOR_SUCCESS)} == 0)",
     )
     columns = {"instance": "Node", "Value #A": "Exporter", "Value #B": "node_exporter", "Value #C": "Unseen for"}
-    columns |= {"Value #D": "Scrape took", "Value #E": "Samples", "Value #F": "Oldest reading"}
-    columns |= {"Value #G": "Collectors that fail"}
+    columns |= {"Value #D": "Scrape duration", "Value #E": "Samples", "Value #F": "Oldest reading"}
+    columns |= {"Value #G": "Failing collectors"}
     answer = [{"type": "value", "options": ANSWER}]
     made = table(
-        "Nodes, the least visible first",
-        f"The {ROWS} nodes that cannot be seen, otherwise take longest to scrape. All answering, in far less than the "
-        "scrape interval, is good. Only node_exporter answers: restart the exporter. Neither: the node, or the "
-        "network to it. Collectors fail on nodes without GPUs, too. A click opens the node.",
+        "Nodes, worst visibility first",
+        f"The {ROWS} nodes that do not answer, then those that take longest to scrape. All answering, in far less "
+        "than the scrape interval, is good. Only node_exporter answers: restart the exporter. Neither: the node, or "
+        "the network to it. Collectors fail on nodes without GPUs, too. A click opens the node.",
         [query(f"{one} and {chosen}" if i else one, table=True) for i, one in enumerate(asked)],
         "no exporter is scraped",
         columns,
@@ -125,7 +125,7 @@ def node_table() -> Json:
             override("Exporter", mappings=answer, custom__cellOptions={"type": "color-text"}),
             override("node_exporter", mappings=answer, custom__cellOptions={"type": "color-text"}),
             override("Unseen for", unit="s", decimals=0),
-            override("Scrape took", unit="s", decimals=1),
+            override("Scrape duration", unit="s", decimals=1),
             override("Samples", unit="locale"),
             override("Oldest reading", unit="s", decimals=1),
         ],
@@ -158,9 +158,10 @@ def exporters() -> list[Json]:
                query(f'min({of_cluster("prometheus_target_interval_length_seconds", quantile="0.5")})', "interval")],
               NO_EXPORTER, overrides=[*BAND, override("interval", color={"mode": "fixed", "fixedColor": RED},
                                                       custom__lineStyle={"fill": "dash", "dash": [8, 8]})], min=0),
-        lines("Samples per scrape", "none", "Samples on an exporter's page. Alike on nodes that are alike is good; "
-              "about a thousand for 8 GPUs and 8 ranks. Beyond sample_limit in prometheus.yml the whole page is "
-              "refused. By name: the most.", spread(of_nodes("scrape_samples_scraped", job="tachograph"), "topk", WHO),
+        lines("Samples per scrape", "none", "Samples on an exporter's page. Similar nodes should have a similar "
+              "number; about a thousand for 8 GPUs and 8 ranks. Beyond sample_limit in prometheus.yml the whole page "
+              "is refused. By name: the "
+              "most.", spread(of_nodes("scrape_samples_scraped", job="tachograph"), "topk", WHO),
               NO_EXPORTER, overrides=BAND, min=0),
         lines("Age of readings", "s", "Age of the oldest snapshot that a page shows, by collector: the page never "
               "waits for the driver. A few seconds are good. Climbing on gpu: the driver hangs there. By name: the "
@@ -172,24 +173,24 @@ def exporters() -> list[Json]:
               "minute on. None is good: such a process is stopped, or stuck in the kernel. By name: the longest.",
               spread(heard, "topk", "{{run}} rank {{rank}}"), "no rank is silent",
               overrides=BAND, min=0),
-        lines("Collectors that fail", "none", "Nodes on which a collector does not succeed, and why; and single "
-              "readings of GPUs that failed or cannot be. 0 is good; gpm fails before Hopper, gpu and xid where there "
-              "is no GPU. A step up: look at the reason, or at the exporter's log.",
+        lines("Failing collectors", "none", "Nodes on which a collector does not succeed, and why; and single GPU "
+              "readings that failed or are impossible. 0 is good; gpm fails before Hopper, gpu and xid where there is "
+              "no GPU. A step up: look at the reason, or at the exporter's log.",
               [query(fails, "{{collector}}"), query(why, "{{collector}}: {{reason}}"),
                query(f"sum({of_nodes(c.GPU_READINGS_FAILED)})", "GPU readings")],
               NO_EXPORTER, min=0, decimals=0, soft_max=4),
-        lines("Frames", "cps", "Frames from ranks that exporters accepted and refused, a second. One a second for each "
-              "rank, and nothing refused, is good. Refused: see the reason in docs/protocol.md.",
+        lines("Frames", "suffix:frames/s", "Frames from ranks that exporters accepted and rejected. One per second and "
+              "rank, and nothing rejected, is good. Rejected: see the reason in docs/protocol.md.",
               [query(f"sum(rate({of_nodes(c.FRAMES)}[$__rate_interval]))", "accepted"),
                query(f"sum by (reason) (rate({of_nodes(c.FRAMES_REJECTED)}[$__rate_interval])) > 0",
-                     "refused, {{reason}}")], NO_EXPORTER, min=0),
-        lines("Dropped", "cpm", "Series that exporters left out of frames by reason, and values that ranks dropped "
-              "themselves, a minute. 0 is good. series_limit or label_limit: a loop logs too many names.",
+                     "rejected, {{reason}}")], NO_EXPORTER, min=0),
+        lines("Dropped values", "suffix:values/min", "Series that exporters left out of frames, by reason, and values "
+              "that ranks dropped themselves. 0 is good. series_limit or label_limit: a loop logs too many names.",
               [query(f"60 * sum(rate({of_nodes(c.SERIES_DROPPED)}[$__rate_interval]))", "all reasons"),
                query(f"{per_minute(c.SERIES_DROPPED, 'reason')} > 0", "{{reason}}"),
                query(f"60 * sum(rate({of_nodes(c.CLIENT_DROPPED)}[$__rate_interval]))", "by ranks")], NO_EXPORTER,
               min=0, soft_max=4),
-        lines("GPU readers that ended", "cpm", "Ends of the process that reads a node's GPUs, a minute: crashed, "
+        lines("GPU collector exits", "suffix:exits/min", "Exits of the process that reads a node's GPUs: crashed, "
               "killed because no driver call returned, or renewed for another driver. 0 is good. Killed again and "
               "again: the driver hangs, see GpuHung.", [query(per_minute(c.WORKER_ENDS, "cause"), "{{cause}}")],
               NO_EXPORTER, min=0, soft_max=1),
@@ -216,21 +217,21 @@ def prometheus() -> list[Json]:
     failed = f"rate({of_cluster('prometheus_rule_evaluation_failures_total')}[$__rate_interval])"
     refused = ("exceeded_sample_limit", "sample_duplicate_timestamp", "sample_out_of_order", "sample_out_of_bounds")
     return [
-        lines("Rule groups: share of their interval", UNITS["ratio"], "How long a rule group takes, of the time until "
-              "its next turn. Below half is good. Near 1 evaluations are missed and alerts come late: give Prometheus "
+        lines("Rule group duration / interval", UNITS["ratio"], "How long a rule group takes, as a share of its "
+              f"interval. Below half is good. Near 1 evaluations are missed and alerts come late: give Prometheus "
               f"more CPU. The {GROUPS} slowest.", [query(named, "{{group}}")], NO_SELF, min=0),
-        lines("Evaluations missed and failed", "cpm", "Turns of a rule group that were left out, and rules that could "
-              "not be evaluated, a minute. 0 is good.",
+        lines("Missed and failed evaluations", "suffix:evals/min", "Evaluations of a rule group that were skipped, "
+              "and rules that could not be evaluated. 0 is good.",
               [query(f"60 * sum({missed})", "missed"), query(f"60 * sum({failed})", "failed")], NO_SELF, min=0,
               soft_max=1),
-        lines("Samples scraped a second", "none", "Samples that Prometheus takes in. Steady is good; it falls "
+        lines("Samples scraped per second", "none", "Samples that Prometheus takes in. Steady is good; it falls "
               "with nodes that do not answer.",
               [query(f"sum(rate({of_cluster('prometheus_tsdb_head_samples_appended_total')}[$__rate_interval]))",
                      "samples")], NO_SELF, min=0),
         lines("Series", "none", "Series that Prometheus holds in memory. It grows with nodes and ranks, and with each "
               "restart of a run for up to two hours. Growing without end: some label is unbounded.",
               [query(f"sum({of_cluster('prometheus_tsdb_head_series')})", "series")], NO_SELF, min=0),
-        lines("Scrapes refused", "cpm", "Pages and samples that Prometheus refused, a minute, by reason. 0 is good. "
+        lines("Rejected scrapes", "suffix:/min", "Pages and samples that Prometheus rejected, by reason. 0 is good. "
               "exceeded_sample_limit: a page is larger than prometheus.yml allows, the node is not visible.",
               [query(f"60 * sum(rate({of_cluster(f'prometheus_target_scrapes_{name}_total')}[$__rate_interval]))", name)
                for name in refused], NO_SELF, min=0, soft_max=1),
@@ -238,11 +239,11 @@ def prometheus() -> list[Json]:
               "machine has: evaluations come late.",
               [query(f"rate({of_cluster('process_cpu_seconds_total', job='prometheus')}[$__rate_interval])", WHO)],
               NO_SELF, min=0),
-        lines("Prometheus memory", UNITS["bytes"], "Resident memory of Prometheus. A saw-tooth of two hours is good. "
-              "Climbing from tooth to tooth: as Series.",
+        lines("Prometheus memory", UNITS["bytes"], "Resident memory of Prometheus. A sawtooth of two hours is good. "
+              "Climbing from tooth to tooth: see Series.",
               [query(of_cluster("process_resident_memory_bytes", job="prometheus"), WHO)], NO_SELF, min=0),
-        lines("Configuration", "none", "1 while the last reload of the configuration succeeded. 0: the file is wrong, "
-              "the old one still holds; promtool or amtool check-config tells where.",
+        lines("Configuration", "none", "1 while the last reload of the configuration succeeded. 0: the file is "
+              "invalid and the old one is still in use; promtool or amtool check-config says where.",
               [query(f"min({of_cluster('prometheus_config_last_reload_successful')})", "Prometheus"),
                query(f"min({of_cluster('alertmanager_config_last_reload_successful')})", "Alertmanager")], NO_SELF,
               min=0, max=1, decimals=0),
@@ -256,24 +257,24 @@ def alerts() -> list[Json]:
         for name in ("sent", "errors", "dropped")
     )
     told, failed = (
-        "60 * sum by (integration) "
-        f"(rate({of_cluster(f'alertmanager_notifications_{name}total')}[$__rate_interval])) > 0"
-        for name in ("", "failed_")
+        f"60 * sum by (integration) (rate({sent_ever}[$__rate_interval])) and on (integration) "
+        f"(sum by (integration) (increase({sent_ever}[$__range] @ end())) > 0)"
+        for sent_ever in (of_cluster(f"alertmanager_notifications_{name}total") for name in ("", "failed_"))
     )
     none = f'label_replace(0 * sum({of_cluster("alertmanager_alerts")}), "integration", "none", "", "")'
     return [
-        lines("Prometheus to Alertmanager", "cpm", "Alerts a minute that Prometheus sent, that no Alertmanager took, "
-              "and that it dropped. Sent above 0, the Watchdog is always among them, and the others 0 is good. Errors: "
-              "is Alertmanager up, is targets/alertmanager.yml right?",
+        lines("Prometheus to Alertmanager", "suffix:alerts/min", "Alerts that Prometheus sent, that no Alertmanager "
+              "took, and that it dropped. Sent above 0, the Watchdog is always among them, and the others 0 is good. "
+              "Errors: is Alertmanager up, is targets/alertmanager.yml right?",
               [query(sent, "sent"), query(errors, "errors"), query(dropped, "dropped")], NO_SELF,
               overrides=coloured({"errors": RED, "dropped": RED}), min=0, soft_max=1),
-        lines("Alertmanagers and the queue", "none", "Alertmanagers that Prometheus knows, and alerts that wait to be "
+        lines("Alertmanagers and queue", "none", "Alertmanagers that Prometheus knows, and alerts that wait to be "
               "sent. As many as you run, and none waiting, is good.",
               [query(f"sum({of_cluster('prometheus_notifications_alertmanagers_discovered')})", "Alertmanagers"),
-               query(f"sum({of_cluster('prometheus_notifications_queue_length')})", "alerts that wait")], NO_SELF,
+               query(f"sum({of_cluster('prometheus_notifications_queue_length')})", "queued alerts")], NO_SELF,
               min=0, decimals=0, soft_max=4),
-        lines("Alertmanager to people", "cpm", "Messages a minute by integration, and those that failed. The "
-              "Watchdog's each minute, and nothing failed, is good. Failed: the receiver is down or its secret is "
+        lines("Alertmanager notifications", "suffix:messages/min", "Messages by integration, and those that failed. "
+              "The Watchdog's each minute, and nothing failed, is good. Failed: the receiver is down or its secret is "
               "wrong; Alertmanager's log says which.",
               [query(f"({told}) or on () {none}", "{{integration}}"),
                query(failed, "failed, {{integration}}")], NO_ALERTMANAGER, min=0, soft_max=1),

@@ -39,18 +39,18 @@ from tachograph.catalog import index as c
 BUSY = 16  # rows of the timeline
 ONE = "by (instance, gpu, uuid)"
 WHO = "{{instance}} GPU {{gpu}}"
-UNREAD = "not collected: no GPU, no driver or not supported; see GPUs read"
+UNREAD = "not collected: no GPU, no driver or not supported; see GPUs readable"
 
 CONDITIONS = (
-    ("fine", GREEN, c.GPU_UP.name),
+    ("ok", GREEN, c.GPU_UP.name),
     ("slower than its peers", ORANGE, "node:gpu_clock_of_peers:ratio"),
     ("slow PCIe link", ORANGE, "node:gpu_pcie_speed:ratio"),
     ("too hot", ORANGE, "node:gpu_thermal_slowdown:ratio"),
     ("power brake", ORANGE, "node:gpu_power_braked:ratio"),
     ("NVLink errors", ORANGE, "GpuNvlinkErrors"),
     ("NVLink down", RED, "node:gpu_nvlink_links_down:count"),
-    ("wants a reset", ORANGE, "GpuRowRemapPending"),
-    ("return the board", RED, "GpuRowRemapFailed"),
+    ("needs a reset", ORANGE, "GpuRowRemapPending"),
+    ("needs replacement", RED, "GpuRowRemapFailed"),
     ("memory error", RED, "node:gpu_ecc_uncorrected:max"),
     ("fatal Xid", RED, "node:gpu_xid_fatal_timestamp_seconds:max"),
     ("hung", RED, "node:gpu_hung:info"),
@@ -66,12 +66,12 @@ def top() -> list[Json]:
     return [
         stat("Nodes answering", "none", "Nodes whose exporter answers Prometheus, out of those it is configured to "
              "scrape. Equal is good. Fewer: Monitoring health names the node and shows whether it is up.",
-             [query(f"sum(max by (instance) ({up}))", "answer", instant=True),
+             [query(f"sum(max by (instance) ({up}))", "answering", instant=True),
               query(f"count(group by (instance) ({up}))", "known", instant=True)], "no exporter is scraped",
              show="value_and_name"),
-        stat("GPUs read", "none", "GPUs the last collection could read, of those the nodes know. Equal is good. "
+        stat("GPUs readable", "none", "GPUs the last collection could read, of those the nodes know. Equal is good. "
              "Fewer: a GPU has fallen off or its driver hangs; the table below names it.",
-             [query(f"sum({of_gpus(c.GPU_UP)})", "read", instant=True),
+             [query(f"sum({of_gpus(c.GPU_UP)})", "readable", instant=True),
               query(f"count({of_gpus(c.GPU_UP)})", "known", instant=True)], "no GPU is known", show="value_and_name"),
         firing_table("Firing on these nodes", f"({alerts()} or {of_their_runs()})", "What fires on these nodes and for "
                      "the runs there, and which GPU it names.", "No alert fires on these nodes or for the runs there.",
@@ -111,33 +111,35 @@ def gpu_table() -> Json:
     queries = [query(f"{one} and {chosen}" if i else one, table=True) for i, one in enumerate(asked)]
     names = {str(i): {"text": word, "color": colour} for i, (word, colour, _) in enumerate(CONDITIONS)}
     columns = {"instance": "Node", "gpu": "GPU", "Value #A": "Condition", "run": "Run", "rank": "Rank"}
-    columns |= {"Value #B": "SM activity", "Value #C": "Power", "Value #D": "Degrees left", "Value #E": "SM clock"}
-    columns |= {"Value #F": "Corrected errors, 1 h", "uuid": "UUID"}
+    columns |= {"Value #B": "SM activity", "Value #C": "Power", "Value #D": "Thermal headroom", "Value #E": "SM clock"}
+    columns |= {"Value #F": "ECC corrected", "uuid": "UUID"}
     here = link("Show only this GPU", "node", run=SAME, instance=field("Node"), gpu=field("GPU"))
     run = link("Open this rank's run", "run", run=field("Run"), instance=field("Node"), rank=field("Rank"))
     made = table(
-        "GPUs, the worst first",
-        f"The {ROWS} GPUs that most deserve a look: lost, hung, with a fatal Xid, a memory error, a link down, hot or "
-        "slow, then the idlest. All fine and alike is good. A click on a node shows only that GPU, one on a rank its "
-        "run.",
+        "GPUs, worst first",
+        f"The {ROWS} GPUs most worth a look: lost, hung, with a fatal Xid, a memory error, a link down, hot or "
+        "slow, then the idlest; corrected errors are those of an hour. All ok and alike is good. A click on a node "
+        "shows only that GPU, one on a rank its run.",
         [*queries, query(rank, table=True)],
         "No GPU has been seen.",
         columns,
         overrides=[
-            override("Node", links=[here], custom__width=100),
-            override("GPU", custom__width=55),
-            override("UUID", custom__width=350),
+            override("Node", links=[here], custom__width=110),
+            override("GPU", custom__width=50),
+            override("UUID", custom__width=347),
             override(
                 "Condition",
                 mappings=[{"type": "value", "options": names}],
                 custom__cellOptions={"type": "color-text"},
+                custom__width=160,
             ),
-            override("Rank", links=[run], custom__width=70),
-            override("SM activity", unit=UNITS["ratio"], decimals=0),
-            override("Power", unit=UNITS["watts"], decimals=0),
-            override("Degrees left", unit=UNITS["celsius"], decimals=0),
-            override("SM clock", unit=UNITS["hertz"]),
-            override("Corrected errors, 1 h", unit="locale", custom__width=165),
+            override("Run", custom__width=128),
+            override("Rank", links=[run], custom__width=60),
+            override("SM activity", unit=UNITS["ratio"], decimals=0, custom__width=95),
+            override("Power", unit=UNITS["watts"], decimals=0, custom__width=70),
+            override("Thermal headroom", unit=UNITS["celsius"], decimals=0, custom__width=136),
+            override("SM clock", unit=UNITS["hertz"], custom__width=80),
+            override("ECC corrected", unit="locale", custom__width=110),
         ],
         w=24,
         h=10,
@@ -180,29 +182,29 @@ HELD = {
     2: ("heat", ORANGE, "node:gpu_thermal_slowdown:ratio"),
     1: ("power cap", BLUE, "node:gpu_power_capped:ratio"),
 }
-"""Why the driver holds clocks down, worst first."""
+"""Why the driver throttles a GPU, worst first."""
 _CAPPED = {"gpu": "$gpu", "reason": "sw_power_cap"}
 TOLD = f"({rated(c.GPU_CLOCK_EVENT_SECONDS, **_CAPPED)} or {of_hosts(c.GPU_CLOCK_EVENT, **_CAPPED)})"
-"""One series for each GPU that tells why its clocks are held down."""
+"""One series for each GPU that reports why it is throttled."""
 
 
 def throttling() -> Json:
-    """Return when which GPU was held down and why; rows are the GPUs that were held down most in the time range."""
+    """Return when which GPU was throttled and why; rows are the GPUs that were throttled most in the time range."""
     codes = [f"{of_nodes(name, gpu='$gpu')} * 0 + {code}" for code, (_, _, name) in HELD.items()]
     held = f"(({' or '.join(codes)}) and {WHERE})"
     most = f"topk({BUSY}, sum_over_time({held}[$__range:1m] @ end()))"
-    free = f"group({TOLD}) * 0 unless on () group({held})"
     names = {str(code): {"text": word, "color": colour} for code, (word, colour, _) in HELD.items()}
-    mappings = [{"type": "value", "options": names | {"0": {"text": "free", "color": GREEN}}}]
+    mappings = [{"type": "value", "options": names}]
     return timeline(
-        "Clocks held down, and why",
+        "Throttling by reason",
         "none",
-        f"The {BUSY} GPUs whose clocks the driver held down longest. Free, or a power cap on all at full load, is "
+        f"The {BUSY} GPUs that the driver throttled longest. None, or a power cap on all at full load, is "
         f"good. Heat: look at fans, air flow and the neighbours in the rack. Power brake: the supply or the rack's "
         "power is short, call the data centre.",
-        [query(f"{held} and {most}", WHO), query(free, "all GPUs")],
-        "not collected: no GPU reports why its clocks are held down",
+        [query(f"{held} and {most}", WHO)],
+        "no GPU was throttled; or none reports it, see Throttled GPUs",
         mappings=mappings,
+        shown=held,
         w=18,
         h=9,
     )
@@ -211,7 +213,7 @@ def throttling() -> Json:
 def power() -> list[Json]:
     """Return whether heat or power holds a GPU back."""
     return [
-        lines("Power of a GPU", UNITS["watts"], "Mean board power. All alike is good. One far below its peers computes "
+        lines("Power per GPU", UNITS["watts"], "Mean board power. All alike is good. One far below its peers computes "
               "less; all falling while utilization stays high means they wait. By name: the lowest.",
               [*spread(of_gpus("node:gpu_power:watts"), "bottomk", WHO),
                query(f"max({of_gpus(c.GPU_POWER_LIMIT)})", "limit")], UNREAD, overrides=[*BAND, dashed("limit")],
@@ -221,15 +223,15 @@ def power() -> list[Json]:
               [*spread(of_gpus(c.GPU_TEMPERATURE, sensor="gpu"), "topk", WHO),
                query(f"min({slows_down_at(of_gpus)})", "slows down at")], UNREAD,
               overrides=[*BAND, dashed("slows down at")]),
-        lines("Degrees left", UNITS["celsius"], "Degrees until the hottest sensor, memory included, makes the GPU slow "
-              "down. Ten and more is good. Near 0 it throttles soon: cool the node before it does. By name: the "
-              "closest.", spread(of_gpus("node:gpu_temperature_margin_celsius:min"), "bottomk", WHO), UNREAD,
+        lines("Thermal headroom", UNITS["celsius"], "Degrees Celsius until the hottest sensor, memory included, makes "
+              "the GPU throttle. Ten and more is good. Near 0 it throttles soon: cool the node before it does. By "
+              "name: the closest.", spread(of_gpus("node:gpu_temperature_margin_celsius:min"), "bottomk", WHO), UNREAD,
               overrides=BAND),
         lines("SM clock", UNITS["hertz"], "Clock of the compute units. All alike is good. One below its peers slows "
-              "the whole run: the timeline below says why it is held. By name: the lowest.",
+              "the whole run: the timeline below says why. By name: the lowest.",
               spread(of_gpus(c.GPU_CLOCK, domain="sm"), "bottomk", WHO), UNREAD, overrides=BAND, min=0),
         throttling(),
-        lines("GPUs held down", "none", "GPUs whose clocks the driver holds down, by reason. 0 is good; a power cap on "
+        lines("Throttled GPUs", "none", "GPUs that the driver throttles, by reason. 0 is good; a power cap on "
               "all alike is normal at full load. The timeline next to it names them.",
               [query(f"count({of_gpus(name)}) or 0 * count({TOLD})", word) for word, _, name in HELD.values()], UNREAD,
               overrides=coloured({word: colour for word, colour, _ in HELD.values()}), min=0, decimals=0, soft_max=4,
@@ -238,15 +240,15 @@ def power() -> list[Json]:
 
 
 def faults() -> list[Json]:
-    """Return what broke or wears out: Xids, memory errors, rows and pages taken out of use."""
+    """Return what broke or wears out: Xids, memory errors, remapped rows and retired pages."""
     key = "by (instance, gpu, uuid, xid)"
     last = f"bottomk({ROWS}, time() - max {key} ({of_gpus(c.GPU_XID_TIMESTAMP)}))"
     told = f"max by (instance, uuid, xid, meaning, action) ({of_nodes(c.GPU_XID_INFO)})"
-    columns = {"Value": "Ago", "instance": "Node", "gpu": "GPU", "xid": "Xid", "meaning": "Meaning", "action": "Do"}
+    columns = {"Value": "Ago", "instance": "Node", "gpu": "GPU", "xid": "Xid", "meaning": "Meaning", "action": "Action"}
     here = link("Show only this GPU", "node", run=SAME, instance=field("Node"), gpu=field("GPU"))
     gone = f"sum by (error) ({of_gpus(c.GPU_REMAPPED_ROWS)})"
     return [
-        table("Xids, the newest first", "What the driver reported of each GPU, its meaning, and what to do about it. "
+        table("Xids, newest first", "What the driver reported of each GPU, its meaning, and what to do about it. "
               "None is good. Do: application, look at the program; reset or reboot, drain the node first; return, send "
               "the board back. NVIDIA's number leads to runbooks/GpuXidFatal.md.",
               [query(f"{last} * on (instance, uuid, xid) group_left (meaning, action) {told} or on (instance, uuid, "
@@ -258,19 +260,19 @@ def faults() -> list[Json]:
               "Uncorrected and rising: drain the node, reset the GPU; if they come back, return the part.",
               [query(f"sum by (error) ({of_gpus(c.GPU_ECC_ERRORS, scope='volatile')})", "{{error}}")], UNREAD,
               min=0, decimals=0, soft_max=4),
-        lines("Memory taken out of use", "none", "Rows replaced by spare ones, pages retired on parts before Ampere, "
-              "and GPUs that wait for a reset or have no spare rows left. Flat is good. Waiting: reset it at the next "
-              "restart. Worn out: return the board.",
+        lines("Remapped rows and retired pages", "none", "Rows replaced by spare ones, pages retired on parts before "
+              "Ampere, and GPUs that wait for a reset or have no spare rows left. Flat is good. Waiting: reset it at "
+              "the next restart. Worn out: return the board.",
               [query(gone, "rows, {{error}}"),
                query(f"sum by (error) ({of_gpus(c.GPU_RETIRED_PAGES)})", "pages, {{error}}"),
-               query(f"sum({of_gpus(c.GPU_ROW_REMAP_PENDING)})", "GPUs that wait for a reset"),
-               query(f"sum({of_gpus(c.GPU_ROW_REMAP_FAILED)})", "GPUs that are worn out")],
+               query(f"sum({of_gpus(c.GPU_ROW_REMAP_PENDING)})", "GPUs awaiting a reset"),
+               query(f"sum({of_gpus(c.GPU_ROW_REMAP_FAILED)})", "GPUs out of spare rows")],
               UNREAD, min=0, decimals=0, soft_max=4),
     ]  # fmt: skip
 
 
 def links() -> list[Json]:
-    """Return whether the ways between GPUs and out of the node are whole: NVLink, PCIe, InfiniBand and Ethernet."""
+    """Return whether the ways between GPUs and out of the node are whole: NVLink, InfiniBand and Ethernet."""
     bare = "not collected: no NVLink, or the driver does not count it"
     nvlink = rated(c.GPU_NVLINK_BYTES, gpu="$gpu", direction="transmit")
     down = of_gpus("node:gpu_nvlink_links_down:count")
@@ -285,21 +287,10 @@ def links() -> list[Json]:
               [query(f"sum({down}) or 0 * count({of_gpus(c.GPU_NVLINK_LINKS)})", "all"),
                query(f"{down} and topk(3, {at_end(down)})", WHO)], bare, min=0, decimals=0,
               soft_max=4),
-        lines("NVLink errors", "cpm", "Errors a minute on all NVLinks, by kind. 0, or a few checksums that a replay "
-              "fixed, is good. Recovery, or effective from generation 5 on: drain the node, look at the bridge or the "
-              "switch tray.", [query(f"60 * sum by (error) ({rated(c.GPU_NVLINK_ERRORS, gpu='$gpu')})", "{{error}}")],
-              bare, min=0, soft_max=4),
-        lines("PCIe links", "none", "GPUs whose PCIe link has fewer lanes, or under load a lower generation, than slot "
-              "and part allow, and packets a minute that had to be sent again. 0 is good. Slow, or replays that stay: "
-              "reseat the board or its riser at the next stop.",
-              [query(f"count({of_gpus('node:gpu_pcie_speed:ratio')}) or 0 * count({of_gpus(c.GPU_PCIE_WIDTH)})",
-                     "GPUs on a slow link"),
-               query(f"60 * sum({rated(c.GPU_PCIE_REPLAYS, gpu='$gpu')})", "replays a minute")], UNREAD, min=0,
-              decimals=0, soft_max=4),
-        lines("PCIe traffic", "Bps", "Sampled rate over PCIe, as seen from the GPU. Low while it trains is good: data "
-              "and checkpoints pass here. All the time high: optimizer states or batches are moved too often. By name: "
-              "the busiest.", spread(f"sum by (instance, gpu, uuid) ({of_gpus(c.GPU_PCIE_RATE)})", "topk", WHO),
-              "not collected: the exporter runs without --gpu.detail", overrides=BAND, min=0),
+        lines("NVLink errors", "suffix:errors/min", "Errors on all NVLinks, by kind. 0, or a few checksums that a "
+              "replay fixed, is good. Recovery, or effective from generation 5 on: drain the node, look at the bridge "
+              "or the switch tray.", [query(f"60 * sum by (error) ({rated(c.GPU_NVLINK_ERRORS, gpu='$gpu')})",
+              "{{error}}")], bare, min=0, soft_max=4),
         lines("InfiniBand and RoCE traffic", "Bps", "What a node sends over RDMA. All alike is good. One below its "
               "peers: its port runs slow or its ranks arrive late. By name: the lowest.",
               spread(host_rate(WHERE, "node_infiniband_port_data_transmitted_bytes_total"), "bottomk", "{{instance}}"),
@@ -311,12 +302,29 @@ def links() -> list[Json]:
                query(f"count({of_hosts('node:nic_speed:ratio')})", "ports slower than usual"),
                query(f"{errors} and topk(3, {at_end(errors)})", "{{instance}} {{device}}")],
               "no port is down, slow or has errors; or no node_exporter", min=0, decimals=0, soft_max=4),
-        lines("Congestion", "cps", "Congestion notifications that nodes sent, and packets whose acknowledgement never "
-              "came, a second. Near 0 is good. Both up on many nodes: the fabric is overloaded or misrouted; on one: "
-              "its port.",
+        lines("Congestion", "suffix:packets/s", "Congestion notifications that nodes sent, and packets whose "
+              "acknowledgement never came. Near 0 is good. Both up on many nodes: the fabric is overloaded or "
+              "misrouted; on one: its port.",
               [query(f"sum({rated('node_infiniband_np_cnp_packets_sent_total')})", "congestion notifications"),
                query(f"sum({rated('node_infiniband_local_ack_timeout_errors_total')})", "acknowledgements lost")],
               no_rdma, min=0, soft_max=4),
+    ]  # fmt: skip
+
+
+def pcie() -> list[Json]:
+    """Return whether the ways from the GPUs to their host are whole, and how busy."""
+    return [
+        lines("PCIe links", "none", "GPUs whose PCIe link has fewer lanes, or under load a lower generation, than slot "
+              "and part allow, and packets per minute that had to be resent. 0 is good. Slow, or replays that stay: "
+              "reseat the board or its riser at the next stop.",
+              [query(f"count({of_gpus('node:gpu_pcie_speed:ratio')}) or 0 * count({of_gpus(c.GPU_PCIE_WIDTH)})",
+                     "GPUs on a slow link"),
+               query(f"60 * sum({rated(c.GPU_PCIE_REPLAYS, gpu='$gpu')})", "replays per minute")], UNREAD, min=0,
+              decimals=0, soft_max=4),
+        lines("PCIe traffic", "Bps", "Sampled rate over PCIe, as seen from the GPU. Low while it trains is good: data "
+              "and checkpoints pass here. All the time high: optimizer states or batches are moved too often. By name: "
+              "the busiest.", spread(f"sum by (instance, gpu, uuid) ({of_gpus(c.GPU_PCIE_RATE)})", "topk", WHO),
+              "not collected: the exporter runs without --gpu.detail", overrides=BAND, min=0),
     ]  # fmt: skip
 
 
@@ -324,20 +332,20 @@ def host() -> list[Json]:
     """Return whether the node itself is short of CPU, memory or disk."""
     who = "{{instance}}"
     return [
-        lines("Host memory left", UNITS["ratio"], "Share of the node's memory that programs can still get. Flat is "
-              "good. A slow fall ends with the kernel killing a rank: Run shows whose memory grows. By name: the "
+        lines("Available host memory", UNITS["ratio"], "Share of the node's memory that programs can still get. Flat "
+              "is good. A slow fall ends with the kernel killing a rank: Run shows whose memory grows. By name: the "
               "least.", spread(f"{of_hosts('node_memory_MemAvailable_bytes')} / on (instance) "
                      f"{of_nodes('node_memory_MemTotal_bytes')}", "bottomk", who), NO_HOST, overrides=BAND,
               min=0, max=1),
-        lines("Waiting for CPU", UNITS["ratio"], "Share of time in which some task was ready but got no CPU. Low is "
-              "good. High on one node: too many loader workers, or a stranger on the machine. By name: the highest.",
+        lines("CPU pressure", UNITS["ratio"], "Share of time in which some task was ready but got no CPU. Low is "
+              "good. High on one node: too many loader workers, or another job on the machine. By name: the highest.",
               spread(of_hosts("node:pressure_cpu_waiting:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
               min=0),
-        lines("Stalled on memory", UNITS["ratio"], "Share of time in which all tasks waited for memory at once. 0 is "
+        lines("Memory pressure", UNITS["ratio"], "Share of time in which all tasks waited for memory at once. 0 is "
               "good. Above: the node swaps or reclaims, and its ranks are blocked. By name: the highest.",
               spread(of_hosts("node:pressure_memory_stalled:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
               min=0),
-        lines("Stalled on disks", UNITS["ratio"], "Share of time in which all tasks waited for input or output at "
+        lines("I/O pressure", UNITS["ratio"], "Share of time in which all tasks waited for input or output at "
               "once. Low is good; checkpoints raise it. By name: the highest.",
               spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
               min=0),
@@ -360,7 +368,7 @@ def dashboard() -> Json:
         "node",
         "Nodes, GPUs, links and disks: is anything physically breaking, and where. A run narrows them to its nodes.",
         [*top(), gpu_table(), row("Activity"), *activity(), row("Power and heat"), *power(), row("Faults"),
-                *faults(), row("Links"), *links(), row("Host"), *host()],
+                *faults(), row("Links"), *links(), row("Host"), *host(), row("PCIe", *pcie())],
         variables=(FIND, RUN, NODE, GPU),
         annotations=[
             annotation("Alerts", RED, alerts(), "{{alertname}}", "{{instance}} GPU {{gpu}}", on=True),

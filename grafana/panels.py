@@ -11,6 +11,7 @@ from tachograph.catalog import index as c
 Json = dict[str, Any]
 GRID = 24
 GREEN, RED, ORANGE, BLUE, PURPLE, GREY = "green", "red", "orange", "blue", "purple", "#8e8e8e"
+TEAL = "#45a29e"
 UNITS = {
     "": "none",
     "seconds": "s",
@@ -25,14 +26,15 @@ UNITS = {
 STATES = dict(zip(c.STATES, (GREEN, ORANGE, RED, RED, BLUE), strict=True))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": BLUE}
 _COLOURS = (
-    GREY, ORANGE, "#ffcb7d", BLUE, PURPLE, GREEN, RED, "yellow", "#5794f2", "#5c5c5c", "#b877d9", "#c4a000", "#8ab8ff",
+    GREY, ORANGE, "#ffcb7d", BLUE, PURPLE, GREEN, TEAL, "#e0b400", "#5794f2", "#5c5c5c",
+    "#b877d9", "#a16a3b", "#8ab8ff",
 )  # fmt: skip
 PHASES = dict(zip(c.PHASES, _COLOURS, strict=True))
 
 CAUSES = dict(
     zip(
         ("work", *c.LOST_CAUSES),
-        (GREEN, GREY, ORANGE, RED, "yellow", "#5794f2", PURPLE, "#ffcb7d", "dark-red"),
+        (GREEN, GREY, ORANGE, TEAL, "#e0b400", "#5794f2", PURPLE, "#ffcb7d", RED),
         strict=True,
     )
 )
@@ -48,6 +50,7 @@ def query(expression: str, legend: str = "__auto", *, instant: bool = False, tab
     return {"expr": expression, "legendFormat": legend, "format": form, "instant": once, "range": not once}
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 LINE = "{{line}}"
 """The legend of a query that `named` made."""
 
@@ -161,19 +164,35 @@ def stat(title: str, unit: str, text: str, queries: list[Json], absent: str, **m
         "textMode": show,
         "justifyMode": "center",
         "orientation": "vertical",
+        "wideLayout": False,  # a name stands above its number, however wide the screen
     }
     if show == "value_and_name":  # left to itself, Grafana makes the names too small to read in a low panel
-        options["text"] = {"titleSize": 12, "valueSize": 24}
+        options["text"] = {"titleSize": 12, "valueSize": more.pop("size", 24)}
     more = {"w": 5, "h": 3, "color": {"mode": "thresholds"}, **more}
     return panel("stat", title, text, unit, queries, absent=absent, options=options, **more)
 
 
-REACH = {"percentunit": 0.1, "s": 0.1, "Bps": 1e3, "bytes": 1e3, "watt": 10, "cps": 4, "cpm": 4, "locale": 4}
+REACH = {"percentunit": 0.1, "s": 0.1, "Bps": 1e3, "bytes": 1e3, "watt": 10, "locale": 4}
 """Unit -> how far an axis reaches at least, unless a panel says it."""
 
 
+BLANK_ROWS = 3
+"""Grafana stretches the rows of a timeline over the whole panel: a single one would be a slab."""
+BLANK = {"type": "special", "options": {"match": "nan", "result": {"text": "", "color": "transparent", "index": 99}}}
+"""The mapping that leaves their cells empty."""
+
+
 def timeline(title: str, unit: str, text: str, queries: list[Json], absent: str, **more: object) -> Json:
-    """Return one row for each series, coloured by its state over time; `mappings` give states words and colours."""
+    """Return one row for each series, coloured by its state over time; `mappings` give states words and colours.
+
+    `shown`: what has samples while there are rows; then blank ones follow them.
+    """
+    mappings: Any = more.pop("mappings", [])
+    has_words = bool(mappings)
+    if shown := more.pop("shown", ""):
+        blank = (f'label_replace(vector(NaN), "line", "{i * NO_BREAK}", "", "")' for i in range(1, BLANK_ROWS + 1))
+        queries = [*queries, query(f"({' or '.join(blank)}) and on () group({shown})", LINE)]
+        mappings = [*mappings, BLANK]
     custom: Json = {"lineWidth": 0, "fillOpacity": 80, "spanNulls": 15_000}
     if wide := more.pop("axis", None):
         custom["axisWidth"] = wide
@@ -182,16 +201,19 @@ def timeline(title: str, unit: str, text: str, queries: list[Json], absent: str,
         "showValue": more.pop("show", "auto"),
         "alignValue": "left",
         "rowHeight": 0.85,
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False},
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": has_words},
         "tooltip": {"mode": "single", "sort": "none"},
     }
-    more = {"color": {"mode": "thresholds"}, **more}
+    more = {"color": {"mode": "thresholds"}, "mappings": mappings, **more}
     return panel("state-timeline", title, text, unit, queries, absent=absent, custom=custom, options=options, **more)
 
 
 def heat(title: str, unit: str, text: str, queries: list[Json], absent: str, *, full: float, **more: object) -> Json:
-    """Return one row for each series, yellow to red as its value rises to `full`: who stands out, and since when."""
-    colour = {"mode": "continuous-YlRd"}
+    """Return one row for each series, from the background to red as its value rises to `full`: who is worst.
+
+    The title says what full red is, as no legend does.
+    """
+    colour = {"mode": "continuous-reds"}
     more = {"color": colour, "merge": False, "show": "never", "min": 0, "max": full, **more}
     return timeline(title, unit, text, queries, absent, **more)
 

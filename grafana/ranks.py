@@ -57,7 +57,12 @@ def stalled(**more: object) -> Json:
         [query(groups, table=True)],
         "No process group is stalled, or none reports sequence numbers.",
         {"group": "Group", "rank": "Rank", "instance": "Node", "Value": "Behind"},
-        overrides=[override("Rank", links=[link("Only this rank", "ranks", run=SAME, rank=field("Rank"))])],
+        overrides=[
+            override("Rank", links=[link("Only this rank", "ranks", run=SAME, rank=field("Rank"))], custom__width=60),
+            override("Group", custom__width=120),
+            override("Node", custom__width=110),
+            override("Behind", custom__width=70),
+        ],
         **more,
     )
 
@@ -78,7 +83,7 @@ def parts_table(**more: object) -> Json:
     columns = {"rank": "Rank", "instance": "Node", "gpu": "GPU", "Value #B": "Compute", "Value #C": "Waits for others"}
     columns |= {"Value #D": "Waits for data", "phase": "Late in"}
     return table(
-        "Where the step of each rank goes",
+        "Step time breakdown by rank",
         "Shares of the usual step, over the last 20 s or three steps, for the ranks of the first table: work, waits "
         "for other ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its "
         "phase stands at the end.",
@@ -91,7 +96,7 @@ def parts_table(**more: object) -> Json:
             override("Node", custom__width=110),
             override("GPU", custom__width=50),
             *(
-                bar_cells(name, WHOLE, unit=UNITS["ratio"], decimals=0)
+                bar_cells(name, WHOLE, unit=UNITS["ratio"], decimals=0, custom__minWidth=140)
                 for name in ("Compute", "Waits for others", "Waits for data")
             ),
         ],
@@ -112,7 +117,7 @@ def by_coordinate() -> list[Json]:
     step = f"max by (run, rank, instance) ({of_ranks(c.TRAIN_RECENT_STEP)})"
     return [
         table(
-            "Waits by place in the parallelism",
+            "Waits by parallel group",
             "Share of a step that the ranks of a pipeline stage (pp), a tensor part (tp) or an expert part (ep) wait "
             "for others, on average. Alike is good, or how the stages are cut. The one that waits least is the one the "
             "others wait for.",
@@ -153,9 +158,8 @@ def over_time() -> list[Json]:
     """Return the same over time: who stood out, and since when."""
     steps = not_over(of_ranks(c.TRAIN_STEP))
     return [
-        lag_heat(w=8),
-        node_heat(w=8),
-        error_heat(w=8),
+        lag_heat(w=12, h=10),
+        node_heat(w=12, h=10),
         phases_over_time(12),
         lines("Lag per step", UNITS["ratio"], "How much later than the median rank a rank arrives, of a step: band "
               "over all ranks, and the three that are latest now. Near 0 is good. One that stays above: see its row "
@@ -169,7 +173,7 @@ def over_time() -> list[Json]:
               [query(of_run("run:step_part_seconds:median"), "{{cause}}")],
               "no ordinary step completed lately", overrides=coloured(PARTS), min=0, w=8),
         sequence_spread(w=12),
-        lines("Steps between the first and the last rank", "none", "How many optimizer steps the rank furthest ahead "
+        lines("Step spread across ranks", "none", "How many optimizer steps the rank furthest ahead "
               "is beyond the last one, as of their last reports. What fits between two reports is good. A climb: each "
               "rank trains alone; compare what they were started with.",
               [query(f"max({steps}) - min({steps})", "steps")], "no step yet", min=0, decimals=0, soft_max=4, w=12),
@@ -187,10 +191,10 @@ def dashboard() -> Json:
             row("Who waits for whom"),
             stalled(w=8, h=10),
             parts_table(w=16, h=10),
-            *by_coordinate(),
-            row("Collectives"),
-            *collectives(),
             row("Over time"),
             *over_time(),
+            row("Parallelism", *by_coordinate()),
+            row("Collectives", *collectives()),
+            row("Network", error_heat(w=24, h=8)),
         ],
     )

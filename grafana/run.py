@@ -32,7 +32,7 @@ from panels import (
     spread,
     stat,
 )
-from series import of_ranks, of_run, own
+from series import of_ranks, of_run, own, stepping
 from tachograph.catalog import index as c
 
 
@@ -52,12 +52,12 @@ def top() -> list[Json]:
         "step": step,
         "speed": f"1 - max({of_run('run:speed_loss:ratio')})",
         "since step": f"time() - max({of_run('run:progress_timestamp_seconds:max')})",
-        "since checkpoint": f"max({of_run('run:checkpoint_age_seconds:min')})",
+        "since save": f"max({of_run('run:checkpoint_age_seconds:min')})",
         "time left": f"({ahead}) * {pace}",
     }
     return [
-        stat("Run", "none", "The worst condition that holds for any rank. Running is good. Hung, dead, failed or "
-             "frozen: the alerts next to it and the tables below name the rank.",
+        stat("Run", "none", "The worst condition that holds for any rank. Running is good. Stalled: no step for "
+             "longer than ten usual ones. Hung, dead, failed or frozen: the alerts and tables name the rank.",
              [query(CONDITION, instant=True)], NO_RANK, mappings=CONDITION_WORDS, w=5),
         stat("Ranks reporting", "none", "Ranks whose process is alive, out of the world size they were started with. "
              "Fewer than the world size: the table of ranks shows which node's are missing.",
@@ -66,10 +66,10 @@ def top() -> list[Json]:
         firing_of_run(w=8),
         what_changed(w=6, h=6),
         stat("Progress", "s", "The furthest step of any rank, which climbs; speed of its usual one, 100 % is good; "
-             "time since a step, which stays near the step time; age of the last checkpoint, what a failure would "
+             "time since a step, which stays near the step time; age of the last checkpoint, which a failure would "
              "lose; time left at the pace of two minutes, which needs `Recorder(total_steps=…)`.",
              [named({name: or_not_known(number) for name, number in progress.items()}, instant=True)], "–",
-             show="value_and_name", decimals=1, w=10,
+             show="value_and_name", decimals=1, size=20, w=10,
              overrides=[override("step", unit="locale", decimals=0),
                         override("speed", unit=UNITS["ratio"], decimals=0)]),
     ]  # fmt: skip
@@ -95,20 +95,20 @@ def first_look() -> list[Json]:
     median = f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})"
     return [
         lines("Step time", UNITS["seconds"], "Wall time of an ordinary step: the median rank's, and the mean "
-              "of all steps of a minute. Flat, and as a day before, is good. Mean above median: some steps stall, "
-              "for data or a late rank. Both up: see which phase grew.",
-              [named({"median": median, "mean": mean} | day_before(mean))],
+              "of all steps of a minute; a gap in a hang. Flat, and as a day before, is good. Mean above "
+              "median: some steps stall, for data or a late rank. Both up: see which phase grew.",
+              [named({"median": stepping(median), "mean": stepping(mean)} | day_before(mean))],
               "no step completed in this range", overrides=[DAY_BEFORE], min=0),
         lines("MFU", UNITS["ratio"], "Model FLOP/s of completed steps as a share of the dense peak of all devices, "
-              "against the hour before and the same hour yesterday; by the clock, a pause counts. On the "
+              "against the hour before and the same hour yesterday; wall-clock counts pauses, too. On the "
               "dashed line is good. Below it: see which phase grew, then who lags.",
-              [named({"of completed steps": mfu, "by the clock": of_run("run:mfu:ratio"),
+              [named({"completed steps": stepping(mfu), "wall-clock": of_run("run:mfu:ratio"),
                       "baseline": of_run("run:step_mfu:baseline")} | day_before(mfu))],
               NO_MFU, overrides=[BASELINE, DAY_BEFORE], min=0),
         lines("Where the time goes", UNITS["ratio"], "Share of the median rank's step by phase; collective is its "
               "wait for other ranks. Forward and backward should fill it. A growing data share starves the GPUs: look "
               "at the loader and its storage.",
-              [query(f"{phases} / ignoring (phase) group_left () sum({phases}) > 0", "{{phase}}")],
+              [query(stepping(f"({phases} / ignoring (phase) group_left () sum({phases}) > 0)"), "{{phase}}")],
               NO_RANK, stack=True, overrides=coloured(PHASES), min=0, max=1),
         lines("Loss", "none", "Training loss over nodes: the median, and the band from lowest to highest. Falling is "
               "good. Red points: a spike goes on. A gap where steps go on: the loss is not finite.",
@@ -140,7 +140,7 @@ def efficiency() -> list[Json]:
                query(f"{worth} / {paid}", "work"),
                query(f"{lost} / ignoring (cause) group_left () {paid} > 0", "{{cause}}")],
               "not accounted yet", stack=True, overrides=[*coloured(CAUSES), GOODPUT], min=0, max=1, w=8),
-        lines("MFU, HFU, share of the achievable", UNITS["ratio"], "Shares by the clock: model FLOP/s of the dense "
+        lines("MFU, HFU and achievable share", UNITS["ratio"], "Wall-clock shares: model FLOP/s of the dense "
               "peak, FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
               [named(shares)], NO_MFU, min=0, w=8),
     ]  # fmt: skip
@@ -178,9 +178,9 @@ def ranks() -> list[Json]:
     longest = f"max_over_time({of_ranks(c.RANK_PHASE)}[$__rate_interval])"
     return [
         ranks_by_phase(w=12),
-        lines("Longest in one phase", UNITS["seconds"], "How long the rank that is longest in a phase has been in it. "
-              "Below the step time is good, except for checkpoint and eval. Lines that climb are a hang: the phase "
-              "that climbed first holds the culprit, the others wait for it.",
+        lines("Longest time in one phase", UNITS["seconds"], "How long the rank that is longest in a phase has been "
+              "in it. Below the step time is good, except for checkpoint and eval. Lines that climb are a hang: the "
+              "phase that climbed first holds the culprit, the others wait for it.",
               [query(f"max by (phase) ({longest})", "{{phase}}")], "no rank is running", overrides=coloured(PHASES),
               min=0, w=12),
     ]  # fmt: skip
@@ -191,7 +191,7 @@ def dashboard() -> Json:
     return shell.dashboard(
         "run",
         "One training run: is it making progress, is it fast, does it learn, which rank or GPU is holding it up?",
-        [*top(), rank_table(w=14, h=9), node_table(w=10, h=9), *first_look(),
-         row("Efficiency", *efficiency()), row("Learning", *learning()), row("What ranks do", *ranks()),
+        [*top(), rank_table(w=14, h=10), node_table(w=10, h=10), *first_look(),
+         row("Efficiency", *efficiency()), row("Learning", *learning()), row("Rank activity", *ranks()),
          row("Memory", *model.memory()), row("Inside the model", *model.inside()), row("Failures", *model.past())],
     )  # fmt: skip

@@ -31,6 +31,11 @@ def of_run(metric: c.Metric | str, **matchers: str) -> str:
     return of_cluster(metric, **matchers).replace("{", '{run="$run",', 1)
 
 
+def stepping(series: str) -> str:
+    """Return a series without the time in which the run makes no step: the last one's figures are no news then."""
+    return f"({series} unless on () {of_run('run:overdue_seconds:min')})"
+
+
 def own(vector: str) -> str:
     """Return ranks' series without those of ranks that have gone on elsewhere."""
     moved = f"({of_run(c.RANK_UP)} == 0 and on (run, rank) {of_run(c.RANK_UP)} == 1)"

@@ -9,14 +9,13 @@ from __future__ import annotations
 import shell
 from absences import DETAIL, NO_HOST, NO_LOADER, NO_PRESSURE, NO_RANK, UNSAVED, UNTIMED
 from condition import firing_of_run
-from culprits import ROWS
+from culprits import ROWS, STATE_COLOURS, state_of_ranks
 from panels import (
     BAND,
     BLUE,
     GREY,
     PHASES,
     RED,
-    STATES,
     UNITS,
     Json,
     coloured,
@@ -117,10 +116,7 @@ def data() -> list[Json]:
         lines("Slow fetches", UNITS["ratio"], "Share of time by which single steps waited longer for data than their "
               "rank usually does. 0 is good. Above while the median wait is low: now and then one fetch takes long.",
               [query(excess, "{{phase}}")], NO_RANK, overrides=coloured(PHASES), min=0, soft_max=0.1),
-        lines("Batches a second", "none", "Batches that the loader delivered to a rank. All alike is good. One below: "
-              "its shard or its loader is slower. By name: the fewest.",
-              rate_spread(c.TRAIN_BATCHES, "bottomk"), DETAIL, overrides=BAND, min=0),
-        lines("Training samples a second", "none", "Samples the whole run trained on. Steady is good. Falling with "
+        lines("Training samples per second", "none", "Samples the whole run trained on. Steady is good. Falling with "
               "the wait for data: data is the cause; falling without: see Run.",
               [query(f"sum({of_run(c.RUN_WORK, unit='samples')})", "samples")],
               "not collected: needs samples_per_step", min=0),
@@ -128,21 +124,17 @@ def data() -> list[Json]:
               "while ranks wait for data: cache more, or spread the data. By name: the most.",
               [*spread(of_disks()), query(f"{of_disks()} and topk(3, {of_disks(' @ end()')})", "{{instance}}")],
               "not collected: no node_exporter with its diskstats is scraped", overrides=BAND, min=0),
-        lines("Read from the network", "Bps", "What a node receives over Ethernet, a file store among it. All alike is "
+        lines("Read from the network", "Bps", "What a node receives over Ethernet, file stores included. All alike is "
               "good. By name: the least.",
               spread(host_rate(of_chosen_ranks(), "node_network_receive_bytes_total", device=ETHERNET), "bottomk",
                      "{{instance}}"), NO_HOST,
               overrides=BAND, min=0),
-        lines("Loader workers started again", "none", "Times a rank's loader workers were restarted, over all "
-              "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
-              [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], NO_WORKERS, min=0, decimals=0,
-              soft_max=4),
-        lines("Stalled on disks", UNITS["ratio"], "Share of time in which all tasks of a node waited for input or "
+        lines("I/O pressure", UNITS["ratio"], "Share of time in which all tasks of a node waited for input or "
               "output. Low is good; checkpoints raise it. By name: the highest.",
               spread(of_hosts("node:pressure_io_stalled:ratio1m"), "topk", "{{instance}}"), NO_PRESSURE, overrides=BAND,
               min=0),
         lines("Time lost", UNITS["ratio"], "Share of the run's time that data, checkpoints and evaluation cost. What "
-              "the schedule plans is good: the rest is what to gain.",
+              "the schedule plans is fine; the rest can be saved.",
               [query(f"{of_run('run:lost_seconds:rate2m', cause='data|checkpoint|eval')} / on (run) group_left () "
                      f"{of_run('run:ranks:count')}", "{{cause}}")], "not collected", overrides=coloured(PHASES), min=0,
               stack=True),
@@ -155,9 +147,8 @@ def data() -> list[Json]:
 
 def checkpoints() -> list[Json]:
     """Return whether checkpoints come, in time, whole and at what price."""
-    size, took = f"sum({of_ranks(c.TRAIN_CHECKPOINT_BYTES)})", f"max({of_ranks(c.TRAIN_CHECKPOINT_DURATION)})"
     return [
-        lines("Checkpoint age", "s", "Age of the newest checkpoint: a saw-tooth. Teeth that all reach the interval are "
+        lines("Checkpoint age", "s", "Age of the newest checkpoint: a sawtooth. Teeth as high as the interval are "
               "good. The best interval weighs what saving costs against how often this run fails.",
               [query(of_run("run:checkpoint_age_seconds:min"), "age"),
                query(of_run("run:checkpoint_interval_seconds:mean1d"), "interval"),
@@ -176,15 +167,29 @@ def checkpoints() -> list[Json]:
               spread(of_ranks(c.RANK_PHASE, phase="checkpoint"), "topk", RANK), "no rank saves in this time range",
               overrides=BAND, min=0),
         lines("Steps", "locale", "The step of the run, of its newest checkpoint and of the newest good one. Three "
-              "lines close together are good. Good ends: the loss is not healthy, go back to its last step.",
+              "lines close together are good. If good stops, the loss is not healthy: go back to its last step.",
               [query(of_run("run:train_step:max"), "run"), query(of_run("run:checkpoint_step:max"), "saved"),
                query(unspiked("run:checkpoint_step:max"), "good")], NO_RANK, min=0),
         lines("Failed checkpoints, by rank", "none", "Checkpoints that ended with an exception in this attempt. 0 is "
               "good. One rank: its disk or its node. All: the store. By name: the most.",
               spread(of_ranks(c.TRAIN_CHECKPOINT_FAILURES), "topk", RANK), "no save has failed", overrides=BAND, min=0,
               decimals=0, soft_max=4),
+    ]  # fmt: skip
+
+
+def detail() -> list[Json]:
+    """Return what exporters show only with --rank.series=all."""
+    size, took = f"sum({of_ranks(c.TRAIN_CHECKPOINT_BYTES)})", f"max({of_ranks(c.TRAIN_CHECKPOINT_DURATION)})"
+    return [
+        lines("Batches per second", "none", "Batches that the loader delivered to a rank. All alike is good. One "
+              "below: its shard or its loader is slower. By name: the fewest.",
+              rate_spread(c.TRAIN_BATCHES, "bottomk"), DETAIL, overrides=BAND, min=0),
+        lines("Loader worker restarts", "none", "Times a rank's loader workers were restarted, over all "
+              "ranks. Flat is good; a step each epoch is what a loader without persistent workers does.",
+              [query(f"sum({of_ranks(c.TRAIN_DATA_WORKER_RESTARTS)})", "restarts")], NO_WORKERS, min=0, decimals=0,
+              soft_max=4),
         lines("Checkpoint size", "bytes", "Bytes of the last checkpoint, all ranks together. Flat is good. Half of "
-              "before: ranks did not save their part.", [query(size, "size")], NO_SIZE, min=0),
+              "what it was: ranks did not save their part.", [query(size, "size")], NO_SIZE, min=0),
         lines("Write rate", "Bps", "Bytes of the last checkpoint over the duration of its slowest rank. Steady is "
               "good; compare with what the store can do.", [query(f"{size} / {took}", "rate")], NO_SIZE, min=0),
     ]  # fmt: skip
@@ -200,7 +205,7 @@ def saved_table() -> Json:
     )
     asked = (
         f"{chosen} * on (rank) group_right () group by (rank, instance) ({own(of_ranks(c.RANK_INFO))})",
-        f"max by (rank, state) ({own(of_ranks(c.RANK_STATE))} == 1)",
+        state_of_ranks(),
         f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_STEP)})",
         f"time() - max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_TIMESTAMP)})",
         took,
@@ -209,7 +214,7 @@ def saved_table() -> Json:
         f"max by (rank) ({of_ranks(c.TRAIN_CHECKPOINT_LOAD_DURATION)})",
     )
     columns = {"rank": "Rank", "instance": "Node", "state": "State", "Value #C": "Saved step", "Value #D": "Ago"}
-    columns |= {"Value #E": "Took", "Value #F": "Failed", "Value #G": "Resumed from", "Value #H": "Loading took"}
+    columns |= {"Value #E": "Save time", "Value #F": "Failed", "Value #G": "Resumed from", "Value #H": "Load time"}
     return table(
         "Ranks and their checkpoints",
         f"The {ROWS} ranks whose checkpoints failed, or took longest. All alike, at the same step, is good. A rank "
@@ -221,12 +226,12 @@ def saved_table() -> Json:
         overrides=[
             override("Rank", links=[link("Open this rank", "run", run=SAME, rank=field("Rank"))], custom__width=70),
             override("Node", links=[link("Open this node", "node", run=SAME, instance=field("Node"))]),
-            words("State", STATES),
+            words("State", STATE_COLOURS),
             override("Saved step", unit="locale"),
             override("Resumed from", unit="locale"),
             override("Ago", unit="s", decimals=0),
-            override("Took", unit="s", decimals=1),
-            override("Loading took", unit="s", decimals=1),
+            override("Save time", unit="s", decimals=1),
+            override("Load time", unit="s", decimals=1),
             override("Failed", decimals=0),
         ],
         w=24,
@@ -239,5 +244,13 @@ def dashboard() -> Json:
     return shell.dashboard(
         "storage",
         "Data and checkpoints of one run: does training wait for data, and how much would a failure now lose.",
-        [*top(), row("Data"), *data(), row("Checkpoints"), *checkpoints(), saved_table()],
+        [
+            *top(),
+            row("Data"),
+            *data(),
+            row("Checkpoints"),
+            *checkpoints(),
+            saved_table(),
+            row("Detail: with --rank.series=all", *detail()),
+        ],
     )

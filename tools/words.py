@@ -45,6 +45,9 @@ PHRASES: Mapping[str, str] = {
     r"\b(?:first|last|true) word\b": "name the thing: loss, message, verdict",
     r"\b(?:is|are|was|were) (?:then )?no (?:climb|fault|hang|node|number|part|pause|replicas?|wait)\b": "is not a",
     r"\bunder run\b": "with run",
+    r"\bheld down\b": "throttled",
+    r"\btaken out of use\b": "retired, decommissioned",
+    r"\bthe least visible first\b": "worst visibility first",
     r"\bwherein\b|\bwhereof\b|\bthereof\b|\bwherefrom\b": "in which, of which",
 }
 """What is refused, in any case -> what to write instead."""

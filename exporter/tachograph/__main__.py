@@ -111,13 +111,13 @@ def _command(given: Sequence[str]) -> int:
         return 130
 
 
-def _watch(arguments: Sequence[str], quiet: bool) -> int:
+def _watch(arguments: Sequence[str], quiet: bool, report: str) -> int:
     """Run what `tachograph run --watch` watches; its exporter and its figures need what the client does not."""
     try:
         watch = resolve_name("tachograph.watch.command:main")
     except ModuleNotFoundError as error:
         return _missing("run --watch", error)
-    return int(watch(arguments, quiet))
+    return int(watch(arguments, quiet, report))
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> int:

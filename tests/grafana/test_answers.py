@@ -37,6 +37,13 @@ MOVED = {  # from node a, where it is shown dead, to b
     f'tachograph_train_step{{{RANK_3},instance="b"}}': "120x99",
     f'rank:halted:info{{{RANK_3},instance="a",state="dead"}}': "1x99",
 }
+AT_WORK = {
+    f'tachograph_rank_state{{{RANK_3},instance="b",state="running"}}': "1x99",
+    f'tachograph_rank_up{{{RANK_3},instance="b"}}': "1x99",
+    'run:step_interval_seconds:p50{run="r"}': "1x99",
+    'run:progress_age_seconds:min{run="r"}': "1x99",
+}
+HANG_ALERT = 'ALERTS{run="r",alertname="RunHung",alertstate="firing",severity="critical"}'
 WAITS = {  # rules measure from the least wait of some steps, which is no rank's lag now
     'run:collective_wait_per_step_seconds:median{run="r"}': "0.2x99",
     'tachograph_train_recent_wait_seconds{run="r",rank="0",instance="a"}': "0.25x99",
@@ -57,15 +64,38 @@ CASES = {
         WAITS | {'tachograph_train_recent_wait_seconds{run="r",rank="2",instance="a"}': "0.5x99"},
         {'{line="max"}': 0.125, '{line="median"}': 0, '{line="min"}': 0},
     ),
-    "a rank that goes on elsewhere is no dead one": Case("run", "Run", MOVED, {"{}": 5}),
+    "a rank that goes on elsewhere is no dead one": Case("run", "Run", MOVED, {"{}": 7}),
+    **{
+        f"a run is {word}": Case("run", "Run", series, {"{}": code})
+        for word, code, series in (
+            ("hung", 1, AT_WORK | {'run:hung_seconds:min{run="r"}': "40x99", HANG_ALERT: "1x99"}),
+            ("stalled after ten steps and 10 s", 5, AT_WORK | {'run:progress_age_seconds:min{run="r"}': "18x99"}),
+            ("stalled while its hang is no page yet", 5, AT_WORK
+             | {'run:progress_age_seconds:min{run="r"}': "18x99", 'run:overdue_seconds:min{run="r"}': "18x99"}),
+            ("running after 9 s", 7, AT_WORK | {'run:progress_age_seconds:min{run="r"}': "9x99"}),
+            ("running while a rank saves", 7, AT_WORK | {
+                'run:progress_age_seconds:min{run="r"}': "40x99",
+                f'tachograph_rank_phase_seconds{{{RANK_3},instance="b",phase="checkpoint"}}': "40x99"}),
+            ("one that steps again, while the page still fires", 6, AT_WORK | {HANG_ALERT: "1x99"}),
+        )
+    },
+    "ranks of a run that makes no step are stalled": Case(
+        "run", "Ranks, worst first", AT_WORK | {'run:progress_age_seconds:min{run="r"}': "18x99"},
+        {'{rank="3",state="stalled"}': 1}, letter="B",
+    ),
+    "no step, no line": Case(
+        "run", "Step time", {
+            'tachograph_train_recent_step_seconds{run="r",rank="0",instance="a"}': "1x99",
+            'run:overdue_seconds:min{run="r"}': "155x99"}, {},
+    ),
     "it is one of one": Case("run", "Ranks reporting", MOVED, {'{up="1",world_size="1"}': 1}),
     "it stands in one row": Case(
-        "run", "Ranks, the worst first", MOVED, {'{rank="3",instance="b",gpu="3"}': 0}
+        "run", "Ranks, worst first", MOVED, {'{rank="3",instance="b",gpu="3"}': 0}
     ),
     "in one state": Case(
-        "run", "Ranks, the worst first", MOVED, {'{rank="3",state="running"}': 1}, letter="B"
+        "run", "Ranks, worst first", MOVED, {'{rank="3",state="running"}': 1}, letter="B"
     ),
-    "it is no step behind itself": Case("ranks", "Steps between the first and the last rank", MOVED, {"{}": 0}),
+    "it is no step behind itself": Case("ranks", "Step spread across ranks", MOVED, {"{}": 0}),
     "collectives a scrape apart are no hang": Case(
         "ranks", "Collectives behind",
         {'tachograph_run_ranks{run="r",instance="a",state="running"}': "2x99",
@@ -80,7 +110,7 @@ CASES = {
         {'run:checkpoint_age_seconds:min{run="r"}': 480},
     ),
     "the GPU that ended a run stays in sight": Case(
-        "node", "GPUs read",
+        "node", "GPUs readable",
         {'node:run:info{run="r",instance="a"}': "1x60 stale", 'tachograph_gpu_up{instance="a",gpu="0"}': "1x60 0x39"},
         {"{}": 0},
     ),
@@ -119,7 +149,7 @@ CASES = {
         {"{}": 4},
     ),
     "what pages without a run is none": Case(
-        "fleet", "Runs that page",
+        "fleet", "Runs with a page",
         {'ALERTS{alertname="StorageSlow",alertstate="firing",severity="critical"}': "1x99",
          'run:ranks:count{run="a"}': "4x99"},
         {"{}": 0},
@@ -139,13 +169,13 @@ CASES = {
         {'{run="r",alertname="A",severity="warning"}': 390_000},
     ),
     "rows of ranks are in the order of their numbers": Case(
-        "ranks", "Lag per step, rank by rank",
+        "ranks", "Lag per step by rank, full red at 20%",
         {f'tachograph_train_recent_wait_seconds{{run="r",rank="{rank}",instance="a"}}': f"{wait}x99"
          for rank, wait in ((2, 0.5), (7, 1), (10, 1))} | {'tachograph_run_step_seconds{run="r",instance="a"}': "2x99"},
         {'{b="00002",rank="2"}': 0.25, '{b="00007",rank="7"}': 0, '{b="00010",rank="10"}': 0},
     ),
     "rows of nodes are in the order of their numbers": Case(
-        "ranks", "Collectives of a step × median, node by node",
+        "ranks", "Collective time per step by node, full red at 2 × median",
         {f'tachograph_run_collective_seconds{{run="r",instance="{node}"}}': f"{took}x99"
          for node, took in (("gpu-2.site:1", 1), ("gpu-10a", 2), ("10.0.0.7:1", 2), ("head", 2))},
         {'{a="gpu-",b="00002",instance="gpu-2.site:1"}': 0.5, '{a="gpu-",b="00010",instance="gpu-10a"}': 1,
@@ -192,7 +222,7 @@ CASES = {
             {f'{series}{{run="r",line="{now}"}}': 2, f'{series}{{run="r",line="a day before"}}': 1}, at=86_880,
         )
         for title, series, now in (
-            ("Step time", "run:step_seconds:mean1m", "mean"), ("MFU", "run:step_mfu:ratio", "of completed steps"),
+            ("Step time", "run:step_seconds:mean1m", "mean"), ("MFU", "run:step_mfu:ratio", "completed steps"),
             ("Tokens per second", "run:tokens:rate1m", "tokens"),
         )
     },
@@ -203,7 +233,7 @@ CASES = {
          'run:speed_loss:ratio{run="r",unit="mfu"}': "0.25x99", 'run:checkpoint_age_seconds:min{run="r"}': "60x99",
          'run:progress_timestamp_seconds:max{run="r"}': "470x99"},
         {'{line="step"}': 90, '{line="time left"}': 2000, '{line="speed"}': 0.75,
-         '{line="since step"}': 10, '{line="since checkpoint"}': 60},
+         '{line="since step"}': 10, '{line="since save"}': 60},
     ),
 }  # fmt: skip
 

@@ -69,8 +69,8 @@ def test_file_fits_into_a_config_map(dashboard: Json) -> None:
 
 
 def known(unit: str) -> bool:
-    """Whether Grafana knows a unit, or it is one made of a symbol with SI prefixes, which it knows too."""
-    return unit in UNITS or unit.startswith("si:")
+    """Whether Grafana knows a unit, or it is one with a symbol of our own, which it knows too."""
+    return unit in UNITS or unit.startswith(("si:", "suffix:"))
 
 
 def test_every_panel_says_what_it_is(dashboard: Json, panels: list[Json]) -> None:
@@ -135,10 +135,10 @@ def test_a_run_is_told_in_an_operators_order(dashboards: dict[str, Json]) -> Non
     """Alive before fast, fast before learning, then who and which part."""
     panels = dashboards["run"]["panels"]
     rows = [panel["title"] for panel in panels if panel["type"] == "row"]
-    assert rows == ["Efficiency", "Learning", "What ranks do", "Memory", "Inside the model", "Failures"]
+    assert rows == ["Efficiency", "Learning", "Rank activity", "Memory", "Inside the model", "Failures"]
     top = [panel["title"] for panel in panels if panel["type"] != "row"]
     assert top[:5] == ["Run", "Ranks reporting", "Firing now", "What changed", "Progress"]
-    assert top[5:7] == ["Ranks, the worst first", "Nodes, the worst first"]
+    assert top[5:7] == ["Ranks, worst first", "Nodes, worst first"]
     assert top[7:] == ["Step time", "MFU", "Where the time goes", "Loss"]
 
 

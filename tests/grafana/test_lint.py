@@ -27,11 +27,11 @@ SINCE_THE_START = {
     ("run", "Allocation failures"): "counts of an attempt: few, and what matters is that there is one",
     ("ranks", "Failed collectives"): "counts of an attempt: one is too many",
     ("node", "ECC errors"): "NVML's own count since the driver was loaded; rare, a rate would round it away",
-    ("node", "Memory taken out of use"): "rows and pages over the part's life: a rate of them means nothing",
+    ("node", "Remapped rows and retired pages"): "rows and pages over the part's life: a rate of them means nothing",
     ("storage", "Failed checkpoints"): "counts of an attempt: one is too many",
     ("storage", "Failed checkpoints, by rank"): "as Failed checkpoints",
     ("storage", "Ranks and their checkpoints"): "as Failed checkpoints",
-    ("storage", "Loader workers started again"): "a step each epoch; its rate would be a spike nobody reads",
+    ("storage", "Loader worker restarts"): "a step each epoch; its rate would be a spike nobody reads",
 }
 """Panels that draw a counter as it stands, and why."""
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from tachograph.prometheus_api import LOOKBACK
+
 ROOT = Path(__file__).resolve().parents[2]
 DATASOURCES, DASHBOARDS = (
     f"grafana/provisioning/{kind}/tachograph.yml" for kind in ("datasources", "dashboards")
@@ -14,7 +16,14 @@ DATASOURCES, DASHBOARDS = (
 
 SOURCE_KEYS = {"name", "uid", "type", "access", "url", "isDefault", "editable", "jsonData"}
 OPTION_KEYS = {
-    "prometheus": {"httpMethod", "timeInterval", "prometheusType", "manageAlerts", "alertmanagerUid"},
+    "prometheus": {
+        "httpMethod",
+        "timeInterval",
+        "prometheusType",
+        "manageAlerts",
+        "alertmanagerUid",
+        "customQueryParameters",
+    },
     "alertmanager": {"implementation", "handleGrafanaManagedAlerts"},
 }
 PROVIDER_KEYS = {
@@ -54,6 +63,8 @@ def test_data_sources_are_fixed_and_know_the_scrape_interval() -> None:
     options = sources["prometheus"]["jsonData"]
     assert options["timeInterval"] == load("prometheus/prometheus.yml")["global"]["scrape_interval"]
     assert options["httpMethod"] == "POST"
+    assert options["customQueryParameters"] == f"lookback_delta={LOOKBACK}"
+    assert f"LOOKBACK = '{LOOKBACK}'" in (ROOT / "grafana/preview/src/query/api.ts").read_text(encoding="utf-8")
     assert options["alertmanagerUid"] in sources
     assert sources["alertmanager"]["jsonData"]["implementation"] == "prometheus"
 

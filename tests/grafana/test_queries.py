@@ -15,20 +15,22 @@ ROWS = 50
 
 ABSENT = {
     "no such trouble in this fleet": {
-        "Firing about monitoring A", "Clocks held down, and why A", "Clocks held down, and why B", "NVLinks down B",
+        "Monitoring alerts firing A", "Throttling by reason A", "Throttling by reason B", "NVLinks down B",
         "Network ports: errors and faults A", "Network ports: errors and faults B",
-        "Network ports: errors and faults C", "Network errors a second, node by node A", "Collectives behind A",
-        "Stalled process groups A", "Ranks, the worst first F",
-        "Where the step of each rank goes E", "Runs, the worst first I", "GPUs read C",
-        "Nodes, the worst first B", "Nodes, the worst first E",
-        "Nodes, the least visible first C", "Nodes, the least visible first G", "Loss B",
-        "Saving now A", "Saving now B", "Attempts, saves, evaluations B",
-        "Alertmanager to people B", "Memory lasts A", "Memory lasts B", "Hardware events A",
+        "Network ports: errors and faults C", "Network errors per second by node, full red at 1 A",
+        "Network errors per second by node, full red at 1 B", "Collectives behind A",
+        "Stalled process groups A", "Ranks, worst first F",
+        "Step time breakdown by rank E", "Runs, worst first I", "GPUs readable C",
+        "Nodes, worst first B", "Nodes, worst first E",
+        "Nodes, worst visibility first C", "Nodes, worst visibility first G", "Loss B",
+        "Saving now A", "Saving now B", "Attempts, checkpoints and evaluations B",
+        "Alertmanager notifications B", "Time until memory is full A", "Time until memory is full B",
+        "Hardware events A", "Hardware events B",
     },
     "needs ten minutes or more of the past": {
         "Wait for data B", "Bus bandwidth B",
-        "Checkpoint age B", "Checkpoint age C", "GPUs, the worst first F",
-        "Runs, the worst first G", "Speed of the slowest runs A",
+        "Checkpoint age B", "Checkpoint age C", "GPUs, worst first F",
+        "Runs, worst first G", "Speed of the slowest runs A",
     },
     "a rank is dead: what the whole run draws is not told": {"Tokens per joule A", "fleet: Power B"},
     "only where a run sets limits of its own": {"Checkpoint age D", "Wait for data C"},
@@ -116,7 +118,7 @@ def test_top_names_the_state_and_the_culprit(fleet: Any, dashboards: dict[str, J
     assert {"11", "5"} <= named
     assert len(named) == 40
     states = {row["metric"]["rank"]: row["metric"]["state"] for row in rows(table, 1)}
-    assert (states["11"], states["5"]) == ("dead", "running")
+    assert (states["11"], states["5"]) == ("dead", "stalled")
 
 
 @pytest.mark.e2e
@@ -140,6 +142,6 @@ def test_hardware_follows_run_node_and_gpu(
 ) -> None:
     """All is every node; a run narrows to its own, a node and a GPU further; no run of that name shows nothing."""
     node = dashboards["node"]
-    known = by_title(node)["GPUs read"]["targets"][1]["expr"]
+    known = by_title(node)["GPUs readable"]["targets"][1]["expr"]
     found = answer(fleet, fill(node, known, **chosen), instant=True)
     assert [row["value"][1] for row in found] == ([gpus] if gpus else [])

@@ -141,3 +141,103 @@ def test_no_figure_comes_from_coarse_buckets(dashboards: dict[str, Json], expres
     for dashboard in dashboards.values():
         for one in expressions.asked(dashboard):
             assert "histogram_quantile" not in one.expression, one.place
+
+
+SCREEN, GAPS, LETTER = 1400, 24, 7.2
+"""Pixels: of a laptop's window, of what is left and right of a row of panels or of a panel's content, of a letter."""
+UNSET = 150
+"""What Grafana gives at least to a column without a width."""
+
+
+def inner_width(panel: Json) -> float:
+    """Return the pixels that a panel has for its content on a laptop."""
+    return (SCREEN - GAPS) * panel["gridPos"]["w"] / 24 - GAPS
+
+
+def test_columns_fit_beside_each_other_on_a_laptop(panels: list[Json]) -> None:
+    """The last column of the ranks, how far one is behind, was cut at 1,400 pixels."""
+    for panel in panels:
+        if panel["type"] != "table":
+            continue
+        (columns,) = (one["options"]["renameByName"] for one in panel["transformations"] if one["id"] == "organize")
+        wide = dict.fromkeys(columns.values(), UNSET)
+        for override in panel["fieldConfig"]["overrides"]:
+            for row in override["properties"]:
+                if row["id"] in ("custom.width", "custom.minWidth"):
+                    assert override["matcher"]["options"] in wide, f"{panel['title']}: no such column: {override}"
+                    wide[override["matcher"]["options"]] = row["value"]
+        assert sum(wide.values()) <= inner_width(panel), f"{panel['title']}: {wide}"
+
+
+def test_headings_fit_into_their_columns(panels: list[Json]) -> None:
+    """Of `Thermal headroom` the last letter was missing."""
+    for panel in panels:
+        if panel["type"] == "table":
+            for override in panel["fieldConfig"]["overrides"]:
+                for row in override["properties"]:
+                    if row["id"] == "custom.width":
+                        name = override["matcher"]["options"]
+                        assert row["value"] >= LETTER * len(name) + 12, f"{panel['title']}: {name}"
+
+
+def test_names_of_numbers_stay_on_one_line(panels: list[Json]) -> None:
+    """`since checkpoint` took two lines in a panel that has room for one."""
+    for panel in panels:
+        if panel.get("options", {}).get("textMode") != "value_and_name":
+            continue
+        names = [one["legendFormat"] for one in panel["targets"] if "{{" not in one["legendFormat"]]
+        names += [name for one in panel["targets"] for name in re.findall(r'"line", "([^"]+)"', one["expr"])]
+        assert panel["options"]["wideLayout"] is False, panel["title"]  # else some names stand beside their numbers
+        for name in names:
+            assert LETTER * len(name) <= inner_width(panel) / len(names), f"{panel['title']}: {name}"
+
+
+def test_one_row_is_no_slab(panels: list[Json]) -> None:
+    """Grafana stretches the rows of a timeline over the panel: a low one, or blank rows below the first few."""
+    for panel in panels:
+        if panel["type"] == "state-timeline" and panel["gridPos"]["h"] > 4:
+            blank = panel["targets"][-1]["expr"]
+            assert blank.count("vector(NaN)") >= 3, panel["title"]
+            (mapping,) = (one for one in panel["fieldConfig"]["defaults"]["mappings"] if one["type"] == "special")
+            assert mapping["options"] == {"match": "nan", "result": {"text": "", "color": "transparent", "index": 99}}
+
+
+def test_a_scale_of_colours_begins_at_the_background_and_says_where_it_ends(panels: list[Json]) -> None:
+    """A healthy rank was a bright yellow bar, and nothing said what the colours stand for."""
+    for panel in panels:
+        mode = panel["fieldConfig"]["defaults"].get("color", {}).get("mode", "")
+        if "continuous" in mode:
+            assert mode == "continuous-reds", panel["title"]
+            assert re.search(r"full red at \d", panel["title"]), panel["title"]
+
+
+def test_words_of_a_timeline_have_a_legend(panels: list[Json]) -> None:
+    """A cell of a few pixels has no room for its word."""
+    for panel in panels:
+        if panel["type"] == "state-timeline":
+            mapped = any(one["type"] == "value" for one in panel["fieldConfig"]["defaults"].get("mappings", ()))
+            assert panel["options"]["legend"]["showLegend"] == mapped, panel["title"]
+
+
+def test_red_is_no_part_of_a_healthy_step(panels: list[Json]) -> None:
+    """Waits for other ranks are a quarter of many a good step."""
+    healthy = {"work", "data", "copy", "forward", "backward", "optimizer", "collective", "checkpoint", "eval", "init"}
+    for panel in panels:
+        for override in panel["fieldConfig"]["overrides"]:
+            colours = [one["value"].get("fixedColor") for one in override["properties"] if one["id"] == "color"]
+            assert override["matcher"]["options"] not in healthy or "red" not in colours, panel["title"]
+
+
+def test_what_a_default_job_leaves_empty_is_folded(dashboards: dict[str, Json]) -> None:
+    """Five of the first eleven panels of Ranks had nothing to show."""
+    for name, dashboard in dashboards.items():
+        for panel in dashboard["panels"]:
+            absent = panel.get("fieldConfig", {}).get("defaults", {}).get("noValue", "")
+            assert not re.search(r"--rank\.series|--gpu\.detail|mesh", absent), f"{name}: {panel['title']}"
+
+
+def test_few_gpus_are_not_rounded_away(dashboards: dict[str, Json]) -> None:
+    """Of two GPUs, 1.4 were productive, and the panel said 1."""
+    panels = {panel["title"]: panel for panel in dashboards["fleet"]["panels"]}
+    for title in ("GPUs productive", "GPU-hours delivered"):
+        assert panels[title]["fieldConfig"]["defaults"]["decimals"] == 1

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import socket
+import subprocess
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from tachograph.dashboards import command, server
 from tachograph.dashboards.bundle import Bundle, BundleError, find
 from tachograph.server_address import DEFAULT_PORT
 
+ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens
 
 
@@ -211,6 +215,18 @@ def test_without_a_viewer_the_next_step_is_said(tmp_path: Any) -> None:
     (tmp_path / "viewer").mkdir()
     (tmp_path / "viewer" / "index.html").touch()
     assert find(tmp_path / "viewer", [tmp_path / "grafana"]).viewer == tmp_path / "viewer"
+
+
+@pytest.mark.parametrize("npm", [True, False])
+def test_a_checkout_needs_no_node_js(tmp_path: Path, npm: bool) -> None:
+    """`make preview` takes the PATH's, or brings one of PyPI's."""
+    for program in ("sh", "make", "python3", "sed", *["npm"] * npm):
+        found = shutil.which(program) or shutil.which("true")
+        (tmp_path / program).symlink_to(found or "/bin/true")
+    asked = [tmp_path / "make", "--dry-run", "--always-make", "preview"]
+    done = subprocess.run(asked, cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert ("--group node" in done.stdout) is not npm
+    assert "npm run build" in done.stdout
 
 
 def test_its_port_is_neither_grafanas_nor_the_exporters() -> None:

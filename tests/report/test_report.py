@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.server
 import json
 import re
+import subprocess
 import threading
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +19,7 @@ import yaml
 
 from tachograph.catalog import index as catalog
 from tachograph.moments import iso
-from tachograph.prometheus_api import Prometheus
+from tachograph.prometheus_api import Prometheus, TimeSeries
 from tachograph.report.command import main
 from tachograph.report.page import page
 from tachograph.report.queries import SectionQueries
@@ -223,6 +224,45 @@ def test_questions_are_shown_and_bounded(incident: Any) -> None:
     assert len(counted) > 60
     assert max(series for series, _ in counted) <= 100
     assert max(ranks for _, ranks in counted) == 24
+
+
+def test_no_line_is_drawn_over_a_gap(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """Of 155 s without samples, as when Prometheus stood still, 90 s are bridged: by itself it does so for 300."""
+    asked = SectionQueries(Asked(), "r", Window(0.0, 600.0, 10))  # type: ignore[arg-type]  # all that a line needs
+    asked.line("run:loss:median")
+    expression = asked.asked[0].partition("  # every")[0]
+    hung = {"series": 'run:overdue_seconds:min{run="r"}', "values": "_ _ 30x1"}  # at 30 and 45 s
+    samples = [
+        {
+            "expr": f"sum by (run) ({expression})",
+            "eval_time": f"{at}s",
+            "exp_samples": [{"labels": '{run="r"}', "value": 2}] * seen,
+        }
+        for at, seen in ((60, 1), (140, 1), (170, 0), (240, 1))
+    ]
+    asked.line("run:loss:median", in_hangs=False)
+    stepping = asked.asked[1].partition("  # every")[0]
+    samples += [
+        {
+            "expr": f"sum by (run) ({stepping})",
+            "eval_time": f"{at}s",
+            "exp_samples": [{"labels": '{run="r"}', "value": 2}] * seen,
+        }
+        for at, seen in ((15, 1), (45, 0))
+    ]
+    series = [{"series": 'run:loss:median{run="r"}', "values": "2x4 _x10 2x9"}]  # the last at 60 s, the next at 225 s
+    tests = {"tests": [{"interval": "15s", "input_series": [*series, hung], "promql_expr_test": samples}]}
+    path = tmp_path / "test.yml"
+    path.write_text(json.dumps(tests))
+    done = subprocess.run([programs["promtool"], "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+class Asked:
+    """A Prometheus that has nothing."""
+
+    def range(self, *_: object) -> list[TimeSeries]:
+        return []
 
 
 def test_a_refused_question_costs_one_picture(incident: Any) -> None:

@@ -48,7 +48,8 @@ all but for one; made anew; what is meant.; from 30 s on, it waits; a time from 
 A, else B; it hangs since noon; the run lost speed; a link damages packets; a port makes errors; memory is barely
 enough; the most conspicuous first; nobody is told; mend it; too dear; failed thrice; not to be had; steps of late;
 it is put right; it stops. Else restart; that is no help; for want of tests; see to the server; held for critical
-holds for fatal; one that is none; its last word; down, under run x; it is no part of that; the memory thereof"""
+holds for fatal; one that is none; its last word; down, under run x; it is no part of that; the memory thereof;
+clocks are held down; pages taken out of use; the least visible first"""
 
 
 @pytest.mark.parametrize("phrase", words.PHRASES)

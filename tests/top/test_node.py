@@ -167,7 +167,7 @@ def test_several_runs(played: Any) -> None:
         ("r", "hung", 60.0), ('"quoted\\', "dead", None)
     ]  # fmt: skip
     assert [(rank.run, rank.rank, rank.word) for rank in facts.ranks] == [
-        ("r", 1, "culprit"), ('"quoted\\', 0, "dead"), ("r", 0, "running"), ("r", 2, "running"),
+        ("r", 1, "culprit"), ('"quoted\\', 0, "dead"), ("r", 0, "stalled"), ("r", 2, "stalled"),
     ]  # fmt: skip
     culprit, dead = facts.ranks[:2]
     assert (culprit.cause, culprit.phase, culprit.phase_seconds) == ("1 collective behind", "data", 60.0)

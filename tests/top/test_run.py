@@ -56,6 +56,7 @@ def test_a_hang(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = rows(text, "RANK STATE")[0]
     assert first[:11] == ["43", "culprit", "node-05", "3", "dp", "11,", "pp", "1", "data", "42", "s"]
     assert " 1 collective behind, at data" in text
+    assert {row[1] for row in rows(text, "RANK STATE")[1:8]} == {"stalled"}  # what stands still is not running
     monkeypatch.setenv("COLUMNS", "220")
     assert (
         " 1 collective behind, at data.py:88 load_shard (pid 4242), RunHung"

@@ -14,7 +14,7 @@ from textual.widgets import Input
 from tachograph.top.app import TopApp
 from tachograph.top.command import picture
 from tachograph.top.overview import FiringAlert, GpuRow, Overview, RankRow, RunSummary, harmless
-from tachograph.top.sparkline import sparkline
+from tachograph.top.sparkline import curve, sparkline
 
 ALERTS = tuple(FiringAlert(f"Alert{i}", "warning", 60.0, rank=str(rank)) for i in range(9) for rank in range(40))
 
@@ -116,6 +116,30 @@ def test_names_cannot_steer_the_terminal() -> None:
     found = Overview("node", evil, 1.0, (run,), (rank,), (gpu,), None, 1, (evil,))
     assert "a?[2J?b" in repr(harmless(found))
     assert repr(harmless(found)) == repr(found).replace(repr(evil)[1:-1], "a?[2J?b")
+
+
+def test_lines_without_gpus_show_the_loss() -> None:
+    """Where no GPU needs them and few ranks do, 24 lines are not half empty; tables go first."""
+
+    async def show(ranks: int, gpus: int) -> list[str]:
+        found = overview("r", ranks, gpus)
+        app = TopApp(source := Still(found), source.found, 3600.0)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            return screen(app)
+
+    few, many, cards = (asyncio.run(show(*counts)) for counts in ((2, 0), (64, 0), (2, 3)))
+    assert sum("█" in line for line in few[12:]) >= 4
+    assert any(line.startswith("─loss of r, 3.000 to 2.000─") for line in few)
+    assert not any("GPU" in line for line in few[3:] if "Alert" not in line and "RANK" not in line)
+    assert not any("loss of r" in line for line in many + cards)
+    assert any("GPUs, worst first" in line for line in cards)
+
+
+def test_curves() -> None:
+    """Bars over several lines, the highest reaching the top; a gap is blank, a short past is as wide as it is long."""
+    assert curve([0.0, 1.0, 2.0, math.nan, 4.0], 9, 2) == ["  ▁ █", "▁▅█ █"]
+    assert curve([], 9, 2) == curve([math.nan], 9, 2) == ["", ""]
 
 
 def test_sparklines() -> None:

@@ -27,8 +27,9 @@ import pytest
 from tachograph import extras
 from tachograph.findings.kinds import RUN_HUNG
 from tachograph.node.ranks.frames import Bye
-from tachograph.top.overview import Trouble
+from tachograph.top.overview import RunSummary, Trouble
 from tachograph.watch.command import Watched, identity, lines
+from tachograph.watch.curves import Curves
 from tachograph.watch.private_exporter import PrivateExporter
 
 LOOP = Path(__file__).parents[1] / "attach/loop_script.py"
@@ -100,7 +101,8 @@ def gone(pid: int) -> bool:
 @pytest.mark.torch
 def test_a_training_script_ends_with_what_was_measured(tmp_path: Path) -> None:
     """Standard output is the script's alone; the page's address is named while it trains; nothing stays behind."""
-    done = watched(tmp_path, "--name", "seen", "--samples-per-step", "8", LOOP, "plain")
+    page = tmp_path / "seen.html"
+    done = watched(tmp_path, "--report", page, "--name", "seen", "--samples-per-step", "8", LOOP, "plain")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"-?\d+\.\d{9}\n", done.stdout)
     said = [line.removeprefix("tachograph run: ") for line in done.stderr.splitlines()]
@@ -116,10 +118,36 @@ def test_a_training_script_ends_with_what_was_measured(tmp_path: Path) -> None:
     assert "GiB of host memory" in rest["memory"]
     assert rest["recorded"].startswith("60 steps: 120 batches and the wait for them, ")
     assert "; MFU (no FLOPs given" in rest["not seen"]
-    assert table[-1].startswith("  not seen   ")
+    assert table[-2].startswith("  not seen   ")
+    assert table[-1] == f"{page} shows the loss and what was measured"
+    assert "seen: 60 steps on 1 rank, " in page.read_text(encoding="utf-8")
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url, timeout=5)
     assert not list(tmp_path.glob("tachograph-*"))
+
+
+def test_the_loss_outlives_the_watch(pages: Any, played: Any) -> None:
+    """The page has its curve, with a gap where nothing answered and a cross at a NaN; of hours, too."""
+    watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
+    played.table.greet("a")
+    for second, loss in enumerate((4.0, 3.5, 3.0, None, None, None, None, None, None, 2.5, 2.0, "NaN")):
+        played.hand.turn(1.0)
+        if loss is not None:
+            played.table.tell("a", second + 1, metrics={"loss": loss})
+            played.serve()
+            watched.read()
+    made = watched.curves.page(["Run r: the loss is NaN."], "r: 12 steps", 1_790_000_000.0, 1.0)
+    (curve,) = re.findall(r'<path d="([^"H]+)" class="line s0">', made.split('<h2 id="figure-1">')[0])
+    assert (curve.count("M"), curve.count("L")) == (2, 3)
+    assert 'class="cross"' in made
+    assert made.count("<li>Run r: the loss is NaN.</li>") == 1
+    assert "r: 12 steps" in made
+    curves = Curves()
+    for second in range(36_000):
+        curves.add(1_790_000_000.0 + second, [RunSummary("r", "running", loss=2.0)])
+    (curve,) = re.findall(r'<path d="([^"H]+)" class="line s0">', curves.page([], "", 1_790_036_000.0, 1.0))
+    assert curve.count("M") == 1
+    assert 200 <= curve.count("L") <= 480
 
 
 def test_the_end_is_waited_for_where_the_exporter_is_slow_to_answer(pages: Any, played: Any) -> None:

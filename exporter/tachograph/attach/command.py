@@ -46,11 +46,14 @@ options:
                         compare; with {rank} in its name, those of every rank
   --watch               start an exporter for this program alone, and show what
                         it measures
+  --report FILE         with --watch: at the end, write a page with the loss and
+                        what was measured
   --quiet               do not print a summary at the end
 
 exit status: the script's own; 2 for wrong options
 """
 
+REPORT = "--report"
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--name": ("run", str),
     "--run": ("run", str),
@@ -61,6 +64,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--precision": ("precision", str),
     "--hang-seconds": ("hang_seconds", float),
     "--steps": ("steps", str),
+    REPORT: ("report", str),
 }
 """Options with a value: the argument of `Recorder`, the threshold or the file that it is, and how its text is read."""
 
@@ -75,12 +79,13 @@ class UsageError(Exception):
 
 def main(
     arguments: Sequence[str],
-    watch: Callable[[Sequence[str], bool], int] | None = None,
+    watch: Callable[[Sequence[str], bool, str], int] | None = None,
     for_script: Sequence[str] = (),
 ) -> int:
     """Run a script; returns only where there is none to run, and after one that ended normally.
 
-    `watch` runs the arguments without `--watch`, quietly or not, beside an exporter, and returns their status.
+    `watch` runs the arguments without `--watch`, quietly or not, beside an exporter, writes its report to a file if one
+    is named, and returns their status.
     `for_script` are arguments of the script that its launcher gave before ours.
     """
     if arguments and arguments[0] in ("-h", "--help"):
@@ -94,9 +99,10 @@ def main(
                 raise UsageError(f"--watch starts one exporter for all ranks: {BEFORE_LAUNCHER}")
             if target[0] == "script":  # to find a module would import what it is in
                 program.script(target[1])
-            words = list(arguments)
-            words.remove("--watch")
-            return watch(words, "--quiet" in flags)
+            report = given.get("report", "")
+            return watch(_unwatched(arguments, report), "--quiet" in flags, report)
+        if "report" in given:
+            raise UsageError(f"{REPORT} needs --watch, which measures what it shows")
         chosen = program.module(target[1]) if target[0] == "-m" else program.script(target[1])
     except UsageError as error:
         sys.stderr.write(f"tachograph run: {error}; see tachograph run --help\n")
@@ -116,6 +122,16 @@ def main(
         raise
     note_exit(SystemExit(0))  # not one that the script has caught
     return 0
+
+
+def _unwatched(arguments: Sequence[str], report: str) -> list[str]:
+    """Return the arguments without those that are for the watch; ours come before the script's."""
+    words = list(arguments)
+    words.remove("--watch")
+    if report:
+        at = next(i for i, word in enumerate(words) if word in {REPORT, f"{REPORT}={report}"})
+        del words[at : at + 1 + (words[at] == REPORT)]
+    return words
 
 
 def _launches(words: Sequence[str]) -> bool:

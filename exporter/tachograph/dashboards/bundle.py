@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,14 +57,11 @@ def find(installed: Path = INSTALLED, checkouts: Sequence[Path] | None = None) -
     for checkout in checkouts:
         if (checkout / "preview/out/index.html").is_file():
             return Bundle(checkout / "preview/out", checkout / "dashboards")
-    needs = (
-        "Node.js 20, and a few minutes" if shutil.which("npm") else "Node.js 20, which is not here: https://nodejs.org"
-    )
     for checkout in checkouts:
         if (checkout / "preview").is_dir():
             folder = shlex.quote(str(checkout.parent))
-            raise BundleError(f"the viewer is not built: make -C {folder} preview builds it, once ({needs})")
+            raise BundleError(f"the viewer is not built: make -C {folder} preview builds it, once, in a few minutes")
     raise BundleError(
         "this installation has no viewer: "
-        f"git clone {extras.repository()} src && make -C src wheel && pip install src/dist/*.whl ({needs})"
+        f"git clone {extras.repository()} src && make -C src wheel && pip install src/dist/*.whl"
     )

@@ -51,7 +51,7 @@ def _above(name: str, text: str, then: str, *, severity: str = FAIL) -> GpuRule:
 
 
 def _held(reason: str, text: str) -> GpuRule:
-    return _above(f"gpu_clock_event_active{{{reason}}}", f"its clocks are held down by {text}", LOOK)
+    return _above(f"gpu_clock_event_active{{{reason}}}", f"it is throttled by {text}", LOOK)
 
 
 RULES: tuple[GpuRule, ...] = (

@@ -13,7 +13,7 @@ from tachograph.findings.kinds import KINDS
 from tachograph.moments import iso
 from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.figure import HEIGHT, LEFT, Figure, Line, Mark, chart
-from tachograph.report.queries import SectionQueries
+from tachograph.report.queries import SectionQueries, stepping
 from tachograph.report.svg import PlotArea, Point, stacked
 
 LOSS_ALERTS = frozenset(kind.alert for kind in KINDS if kind.shown_with_loss)
@@ -38,8 +38,9 @@ def loss(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
     marks = [*_events(queries)]
     points = sorted([*mean, *crosses], key=lambda point: point[0])
     lines = [Line("median loss", "s0", points)]
-    figure.picture = chart(queries, "Loss", lines, number, zero=False, between=(low, high), marks=marks[:MARKS_SHOWN],
-                           episodes=[each for each in episodes if each.alert in LOSS_ALERTS])  # fmt: skip
+    own = [each for each in episodes if each.alert in LOSS_ALERTS]
+    figure.picture = chart(queries.window, "Loss", lines, number, zero=False, between=(low, high),
+                           marks=marks[:MARKS_SHOWN], episodes=own)  # fmt: skip
     figure.legend = [("s0", "median loss")]
     figure.legend += [("cross", "loss not finite on some rank")] if crosses else []
     kinds = {mark.kind for mark in marks}
@@ -73,16 +74,16 @@ def mfu(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Figure:
     figure = Figure(
         "Model FLOPs utilization",
         "Over completed steps, over wall time, and the run's baseline. Over wall time it falls to 0 in a hang; over "
-        "completed steps it falls when steps slow down. The bars on top are alerts.",
+        "completed steps it has a gap then, and falls when steps slow down. The bars on top are alerts.",
         queries,
     )
     lines = [
-        Line("over completed steps", "s0", queries.line("run:step_mfu:ratio")),
+        Line("over completed steps", "s0", queries.line("run:step_mfu:ratio", in_hangs=False)),
         Line("over wall time", "s1", queries.line("run:mfu:ratio")),
         Line("baseline", "s2", queries.line("run:step_mfu:baseline")),
     ]
     shown = [each for each in episodes if each.severity != "info"] or list(episodes)
-    figure.picture = chart(queries, "MFU", lines, percent, most=1.0, episodes=_of_first_alerts(shown))
+    figure.picture = chart(queries.window, "MFU", lines, percent, most=1.0, episodes=_of_first_alerts(shown))
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     return figure
 
@@ -98,15 +99,15 @@ def step_time(queries: SectionQueries) -> Figure:
     figure = Figure(
         "Step time",
         "Wall time of ordinary steps: usual is the median rank's, the mean is that of all steps of a minute. A mean "
-        "above the usual: some steps stall.",
+        "above the usual: some steps stall. A gap: a hang.",
         queries,
     )
-    usual = queries.range("quantile(0.5, tachograph_train_recent_step_seconds{$run})", coarse=True)
+    usual = queries.range(stepping("quantile(0.5, tachograph_train_recent_step_seconds{$run})"), coarse=True)
     lines = [
         Line("usual", "s0", [point for each in usual for point in each.samples], coarse=True),
-        Line("mean", "s2", queries.line("run:step_seconds:mean1m")),
+        Line("mean", "s2", queries.line("run:step_seconds:mean1m", in_hangs=False)),
     ]
-    figure.picture = chart(queries, "Step time", lines, humanize.span)
+    figure.picture = chart(queries.window, "Step time", lines, humanize.span)
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     return figure
 
@@ -148,7 +149,7 @@ def checkpoints(queries: SectionQueries, episodes: Sequence[AlertEpisode]) -> Fi
     took = queries.line("run:checkpoint_duration_seconds:max", "max")
     own = [each for each in episodes if each.alert.startswith("Checkpoint")]
     lines = [Line("age of the last checkpoint", "s0", age), Line("time the last one took", "s1", took)]
-    figure.picture = chart(queries, "Checkpoints", lines, humanize.span, episodes=own)
+    figure.picture = chart(queries.window, "Checkpoints", lines, humanize.span, episodes=own)
     figure.legend = [(each.style, each.words) for each in lines if each.points]
     saved = [f"step {humanize.count(after)} by {iso(time)}" for time, _, after in
              _rises(queries.line("run:checkpoint_step:max", "max"))]  # fmt: skip

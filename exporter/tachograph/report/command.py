@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     to_stdout = str(given.out) == "-"
     try:
         if not to_stdout:
-            _check(given.out)
+            check_writable(given.out)
         Prometheus(given.prometheus).check()  # with a short timeout: no answer to this, no report
         prometheus = Prometheus(given.prometheus, TIMEOUT)
         _seen(prometheus, given.run, window)
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         if to_stdout:
             sys.stdout.write(html)
             return 0
-        size = _write(given.out, html)
+        size = write_page(given.out, html)
     except PrometheusError as error:
         sys.stderr.write(printable(f"tachograph report: {error}") + "\n")
         return 1
@@ -138,7 +138,7 @@ def _seen(prometheus: Prometheus, run: str, window: Window) -> None:
     raise PrometheusError(f"run {run!r} has no data from {iso(window.start)} to {iso(window.end)}: {when}")
 
 
-def _check(out: Path) -> None:
+def check_writable(out: Path) -> None:
     """Raise OSError if a file cannot be written there, before any query is sent."""
     if out.exists() and not out.is_file():
         raise OSError(f"{out} is not a file")
@@ -148,7 +148,7 @@ def _check(out: Path) -> None:
         raise OSError(f"no permission to write to {out.parent}")
 
 
-def _write(out: Path, html: str) -> int:
+def write_page(out: Path, html: str) -> int:
     """Write or replace a file atomically; return its size in bytes."""
     target = out.resolve()
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()

@@ -10,6 +10,7 @@ from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.markup import element, safe, text
 from tachograph.report.queries import SectionQueries
 from tachograph.report.svg import PlotArea, Point, Scale, band, line, span
+from tachograph.report.window import Window
 
 LEFT = 64
 HEIGHT = 150
@@ -32,7 +33,7 @@ class Figure:
 
     title: str
     reading: str
-    queries: SectionQueries
+    queries: SectionQueries | None = None
     picture: str = ""
     legend: list[tuple[str, str]] = field(default_factory=list)
     """Style and label of each line or fill."""
@@ -46,11 +47,12 @@ class Figure:
         if self.picture:
             body += f'<div class="scroll">{self.picture}</div>'
             body += f'<ul class="legend">{"".join(_key(*key) for key in self.legend)}</ul>' if self.legend else ""
-        elif not self.queries.refused:
+        elif self.queries is None or not self.queries.refused:
             body += f'<p class="none">{safe(self.nothing)}</p>'
-        body += "".join(f'<p class="none">{safe(refusal)}</p>' for refusal in dict.fromkeys(self.queries.refused))
+        refused = () if self.queries is None else self.queries.refused
+        body += "".join(f'<p class="none">{safe(refusal)}</p>' for refusal in dict.fromkeys(refused))
         body += "".join(f'<p class="soft">{safe(note)}</p>' for note in self.notes)
-        body += query_list(self.queries)
+        body += "" if self.queries is None else query_list(self.queries)
         return f'<section aria-labelledby="{identity}">{body}</section>'
 
 
@@ -90,7 +92,7 @@ class Line:
 
 
 def chart(
-    queries: SectionQueries,
+    window: Window,
     title: str,
     lines: Sequence[Line],
     form: Callable[[float], str],
@@ -102,7 +104,6 @@ def chart(
     marks: Sequence[Mark] = (),
 ) -> str:
     """Return lines over time, below bars of the alerts that fired; empty if there is no sample."""
-    window = queries.window
     if not any(each.points for each in lines):
         return ""
     names = list(dict.fromkeys(episode.alert for episode in episodes))

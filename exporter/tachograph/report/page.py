@@ -15,7 +15,7 @@ from tachograph.prometheus_api import Prometheus, PrometheusError
 from tachograph.report import charts, hardware, timeline
 from tachograph.report.alert_episodes import MEANING, AlertEpisode, FiredAlerts, fired_alerts
 from tachograph.report.chosen_ranks import choose
-from tachograph.report.figure import query_list
+from tachograph.report.figure import Figure, query_list
 from tachograph.report.markup import safe, table
 from tachograph.report.queries import SectionQueries
 from tachograph.report.run_summary import run_summary
@@ -53,23 +53,55 @@ def page(prometheus: Prometheus, run: str, window: Window, now: float) -> tuple[
     refused = [refusal for each in asked for refusal in each.refused]
     if refused and len(refused) == sum(len(each.asked) for each in asked):
         raise PrometheusError(refused[0])
+    return document(
+        run,
+        window,
+        headline=_sentence(fired),
+        look="paged" if fired.pages() else "calm",
+        found="Alerts",
+        alerts=_alerts(fired, window) + query_list(of_alerts),
+        summary=_summary(known, of_summary),
+        figures=figures,
+        made=now,
+        source=prometheus.url,
+        note="Alerts are as Prometheus evaluated them: Alertmanager may have silenced or inhibited some of them.",
+    ), fired
+
+
+def document(
+    run: str,
+    window: Window,
+    *,
+    headline: str,
+    look: str,
+    found: str,
+    alerts: str,
+    summary: str,
+    figures: Sequence[Figure],
+    made: float,
+    source: str,
+    note: str,
+) -> str:
+    """Return a page on a run and a window; `headline`, `alerts` and `summary` are markup, all else is text."""
     return _template().substitute(
         title=safe(f"{run}, {iso(window.start)} to {iso(window.end)}"),
         run=safe(run),
         start=iso(window.start),
         end=iso(window.end),
         length=humanize.span(window.end - window.start),
-        headline=_sentence(fired),
-        look="paged" if fired.pages() else "calm",
+        headline=headline,
+        look=look,
         patterns="".join(patterned(style, ("", *PATTERNS)[i % (len(PATTERNS) + 1)]) for i, style in enumerate(STYLES)),
         fills="\n".join(f".fill-{style} {{ fill: url(#fill-{style}); }}" for style in STYLES),
-        alerts=_alerts(fired, window) + query_list(of_alerts),
-        summary=_summary(known, of_summary),
+        found=safe(found),
+        alerts=alerts,
+        summary=summary,
         figures="\n".join(figure.html(f"figure-{i}") for i, figure in enumerate(figures)),
         version=safe(__version__),
-        made=iso(now),
-        prometheus=safe(prometheus.url),
-    ), fired
+        made=iso(made),
+        source=safe(source),
+        note=safe(note),
+    )
 
 
 @cache

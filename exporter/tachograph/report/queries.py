@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries, quoted
+from tachograph.prometheus_api import LOOKBACK, Prometheus, PrometheusError, TimeSeries, quoted
 from tachograph.report.window import Window
 
 TIMEOUT = 60.0
@@ -19,6 +19,11 @@ def held(selector: str) -> str:
     The first part alone would miss what came and went; the second, what is recorded less often than once a step.
     """
     return f"({selector} or last_over_time({selector}[$step]))"
+
+
+def stepping(expression: str) -> str:
+    """Return an expression without the time in which the run makes no step: what the last one took is no news then."""
+    return f"({expression}) unless on () run:overdue_seconds:min{{$run}}"
 
 
 def matcher(run: str) -> str:
@@ -65,9 +70,10 @@ class SectionQueries:
         self.asked.append(f"{expression}  # at the end")
         return self._ask(lambda: self.prometheus.instant(expression, self.window.end))
 
-    def line(self, series: str, edge: str = "avg") -> list[tuple[float, float]]:
-        """Return the mean (`min`, `max`) of a recorded series of the run over each step."""
-        found = self.range(f"{edge}_over_time({series}{{$run}}[$step]) or {series}{{$run}}")
+    def line(self, series: str, edge: str = "avg", *, in_hangs: bool = True) -> list[tuple[float, float]]:
+        """Return the mean (`min`, `max`) of a recorded series of the run over each step, perhaps without its hangs."""
+        asked = f"{edge}_over_time({series}{{$run}}[$step]) or last_over_time({series}{{$run}}[{LOOKBACK}])"
+        found = self.range(asked if in_hangs else stepping(asked))
         return sorted(sample for each in found for sample in each.samples)
 
     def number(self, template: str, **more: str) -> float | None:

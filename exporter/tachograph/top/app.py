@@ -20,8 +20,9 @@ from textual.widgets import Footer, Input, Static
 from tachograph import humanize
 from tachograph.printable import printable
 from tachograph.top import tables
-from tachograph.top.header import header
-from tachograph.top.overview import Overview, OverviewSource, SourceError, harmless
+from tachograph.top.header import header, known
+from tachograph.top.overview import Overview, OverviewSource, RunSummary, SourceError, harmless
+from tachograph.top.sparkline import curve
 from tachograph.top.tables import WORST, TableColumn
 
 TICK_SECONDS = 0.25
@@ -41,13 +42,13 @@ HELP = """\
 
  STATE      running, or what is wrong. culprit: all others wait for it.
             straggler: it slows the run down. late: it lags, but less.
-            died first, NaN first: where it began.
+            died first, NaN first: where it began. stalled: the run makes no step.
  PHASE FOR  what the rank is doing, and for how long
  LAG        how much later than the others it reaches the collective, per step
  WAIT, DATA how long it waits for the others and for data, per step
  ACTIVE     share of time with work on the SMs, otherwise the driver's utilization
- TROUBLE    why clocks are held down, and for which share of the time (a power
-            cap is normal at full load); what is broken; alerts
+ TROUBLE    why the GPU is throttled, and for what share of the time (a power cap
+            is normal at full load); what is broken; alerts
 """
 
 
@@ -136,6 +137,29 @@ class TablePane(VerticalScroll):
         self._rows.update(tables.lines(layout, ordered))
 
 
+class LossCurve(Static):
+    """The loss of the first run, in the lines that no table needs: where there is no GPU."""
+
+    _losses: Sequence[float] = ()
+
+    def draw(self, runs: Sequence[RunSummary]) -> None:
+        """Take over what is known of it."""
+        self._losses = known(runs[0].loss_history) if runs else ()
+        if self.has_past:
+            first, last = (humanize.significant(self._losses[at]) for at in (0, -1))
+            self.border_title = Text(f"loss of {runs[0].name}, {first} to {last}")
+        self.refresh()
+
+    @property
+    def has_past(self) -> bool:
+        """Whether there is anything to draw."""
+        return len(self._losses) > 1
+
+    def render(self) -> Text:
+        """Return the bars, as high and wide as there is room."""
+        return Text("\n".join(curve(self._losses, self.size.width, self.size.height)), no_wrap=True)
+
+
 class TopApp(App[None]):
     """The live view."""
 
@@ -155,7 +179,12 @@ class TopApp(App[None]):
     TablePane Static, #header { text-wrap: nowrap; text-overflow: clip; }
     TablePane .headings { dock: top; width: 100%; }
     #gpus { height: auto; max-height: 45%; }
-    .-low #gpus { display: none; }
+    .-low #gpus, .-alone #gpus { display: none; }
+    #curve { display: none; height: 1fr; border-top: solid gray; color: ansi_cyan; }
+    .-alone #ranks { height: auto; max-height: 100%; }
+    .-alone #curve { display: block; }
+    .-wide .-alone #ranks { height: 100%; }
+    .-wide #curve { width: 9fr; margin-left: 1; }
     .-wide #tables { layout: horizontal; }
     .-wide #ranks { width: 11fr; }
     .-wide #gpus { width: 9fr; height: 100%; max-height: 100%; margin-left: 1; }
@@ -182,7 +211,8 @@ class TopApp(App[None]):
         self._is_paused = False
         self._status, self._header, self._help = Static(id="status"), Static(id="header"), Static(HELP, id="help")
         self._ranks, self._gpus = TablePane("ranks"), TablePane("gpus")
-        self._tables = Container(self._ranks, self._gpus, id="tables")
+        self._curve = LossCurve(id="curve")
+        self._tables = Container(self._ranks, self._gpus, self._curve, id="tables")
         self._input = Input(id="filter", placeholder="enter: keep, esc: drop", compact=True)
 
     def compose(self) -> ComposeResult:
@@ -231,6 +261,9 @@ class TopApp(App[None]):
         name = f"{shown:,} of {whole:,} ranks" if shown < whole else "ranks"
         self._ranks.draw(name, ranks, tables.rank_columns(overview), self._filter)
         self._gpus.draw("GPUs", gpus, tables.gpu_columns(overview), self._filter)
+        self._gpus.set_class(not overview.gpus, "-none")
+        self._curve.draw(overview.runs)
+        self._tables.set_class(not overview.gpus and self._curve.has_past, "-alone")
 
     @property
     def _pane(self) -> TablePane:

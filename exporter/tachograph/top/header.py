@@ -141,13 +141,13 @@ def _sparklines(run: RunSummary, width: int) -> Text:
     ):
         ends = text.cell_len + half
         text.append(f" {label} ", "dim").append(value, style).append(" ")
-        text.append(sparkline(_known(history), max(0, ends - text.cell_len - 2)), colour)
+        text.append(sparkline(known(history), max(0, ends - text.cell_len - 2)), colour)
         text.append(" " * max(0, ends - text.cell_len))
     text.truncate(width)
     return text
 
 
-def _known(history: Sequence[float]) -> Sequence[float]:
+def known(history: Sequence[float]) -> Sequence[float]:
     """Return a history from its first figure on: a short one is shown short, not as a long gap."""
     first = next((i for i, value in enumerate(history) if math.isfinite(value)), len(history))
     return history[first:]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 WEIGHTS: Mapping[str, int] = MappingProxyType(
     {
         "died first": 9, "failed first": 9, "culprit": 9, "NaN first": 8, "frozen": 7, "dead": 6, "failed": 6,
-        "straggler": 5, "NaN loss": 5, "behind": 4, "off step": 4, "late": 2, "running": 1, "finished": 0,
+        "straggler": 5, "NaN loss": 5, "behind": 4, "off step": 4, "late": 2, "stalled": 2, "running": 1, "finished": 0,
     }
 )  # fmt: skip
 """How urgent a rank's state or mark is; a cause stands above its victims."""
@@ -110,6 +110,10 @@ class RankRow:
     def weight(self) -> int:
         """How urgent it is: 1 or less is healthy."""
         return max(WEIGHTS.get(self.word, 1), ALERT_WEIGHT if self.alerts else 0)
+
+    def standing(self) -> RankRow:
+        """Return the row of a rank whose run makes no step: one that only runs is stalled."""
+        return replace(self, marks=("stalled",)) if self.word == "running" else self
 
     @property
     def badness(self) -> tuple[float, ...]:

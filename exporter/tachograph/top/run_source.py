@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tachograph.catalog import index as c
+from tachograph.diagnosis import QUIET_PHASES
 from tachograph.humanize import plural
 from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph.top import queries
@@ -29,6 +30,8 @@ from tachograph.top.run_gpus import run_gpus
 from tachograph.top.run_problems import run_problems
 from tachograph.unreadable import UNREADABLE
 
+STANDING = frozenset({"hung", "overdue"})
+"""The states of a run that makes no step."""
 HISTORY_SECONDS = 1800.0
 HISTORY_POINTS = 120
 
@@ -83,7 +86,9 @@ class RunSource:
         alerts = sorted((_alert(one) for one in ask(queries.alerts(run))), key=_severity)
         usual = figures.get(queries.USUAL_WAIT)
         ranks = self._ranks(wanted, alerts, now, None if usual is None else usual.value)
-        summary = self._run(figures, states, now)
+        summary = self._run(figures, states, now, is_pausing=any(rank.phase in QUIET_PHASES for rank in ranks))
+        if summary.state in STANDING:
+            ranks = [rank.standing() for rank in ranks]
         worst = tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True))
         misused = misuse_note(run, {one.labels.get("kind", ""): one.value for one in ask(queries.misuses(run))})
         return Overview(
@@ -159,12 +164,15 @@ class RunSource:
             alerts=tuple(alert.name for alert in alerts if alert.rank == str(number) and alert.node in {"", node}),
         )
 
-    def _run(self, figures: Mapping[str, TimeSeries], states: Mapping[str, int], now: float) -> RunSummary:
+    def _run(
+        self, figures: Mapping[str, TimeSeries], states: Mapping[str, int], now: float, *, is_pausing: bool
+    ) -> RunSummary:
         values = {name: one.value for name, one in figures.items()}
-        hung, saved, progress = (
+        hung, overdue, saved, progress = (
             values.get(name)
             for name in (
                 "run:hung_seconds:min",
+                "run:overdue_seconds:min",
                 "run:checkpoint_timestamp_seconds:max",
                 "run:progress_timestamp_seconds:max",
             )
@@ -174,18 +182,19 @@ class RunSource:
         pasts = self._prometheus.range(queries.histories(self._run_name), now - HISTORY_SECONDS, now, step)
         history = {one.labels["__name__"]: _even(one, now, step) for one in pasts}
         whole, share = values.get("run:step_interval_seconds:mean2m"), values.get("run:data_wait:median")
-        state = condition({**states, "hung": int(hung is not None)})
+        found = {"hung": hung is not None, "overdue": overdue is not None and not is_pausing}
+        state = condition({**states, **{each: int(holds) for each, holds in found.items()}})
         return RunSummary(
             name=self._run_name,
             state=state,
-            state_seconds=hung if state == "hung" else None,
+            state_seconds={"hung": hung, "overdue": overdue}.get(state),
             ranks=states,
             world_size=int(size) if size.isdigit() else None,
             restarts=values.get("run:restarts:max"),
             step=values.get("run:train_step:max"),
             step_seconds=whole,
-            wait_seconds=None if state == "hung" else values.get("run:collective_wait_per_step_seconds:median"),
-            data_seconds=None if share is None or whole is None or state == "hung" else share * whole,
+            wait_seconds=None if state in STANDING else values.get("run:collective_wait_per_step_seconds:median"),
+            data_seconds=None if share is None or whole is None or state in STANDING else share * whole,
             data_limit=values.get(queries.LIMIT, DATA_LIMIT),
             tokens_per_second=values.get("run:tokens:rate1m"),
             mfu=values.get("run:step_mfu:ratio"),

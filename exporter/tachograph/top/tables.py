@@ -23,7 +23,7 @@ WORST = "worst"
 STATE_STYLES = {
     "running": "green", "finished": "cyan", "frozen": "bold yellow", "dead": BAD, "failed": BAD, "hung": BAD,
     "died first": BAD, "failed first": BAD, "culprit": BAD, "NaN first": BAD, "NaN loss": "red",
-    "straggler": "bold yellow", "behind": "bold yellow", "off step": WARN, "late": WARN,
+    "straggler": "bold yellow", "stalled": "bold yellow", "behind": "bold yellow", "off step": WARN, "late": WARN,
 }  # fmt: skip
 
 

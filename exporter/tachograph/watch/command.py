@@ -8,15 +8,18 @@ import re
 import sys
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
-from tachograph.attach.summary import SUMMARY_ENVIRONMENT, figures_text
+from tachograph.attach.summary import SAYS, SUMMARY_ENVIRONMENT, figures_text
 from tachograph.catalog.rank import ALIVE
 from tachograph.printable import printable
+from tachograph.report.command import check_writable, write_page
 from tachograph.server_address import exporter_url
 from tachograph.signals import signals_as_exit
 from tachograph.top.header import figures_of
 from tachograph.top.node_source import NodeSource, exporter_page
 from tachograph.top.overview import Overview, RunSummary, SourceError, Trouble, harmless
+from tachograph.watch.curves import Curves
 from tachograph.watch.figures import LastValues
 from tachograph.watch.private_exporter import NotServingError, PrivateExporter, private_exporter
 from tachograph.watch.program import end_as, run_watched
@@ -45,8 +48,14 @@ Identity = tuple[str, str, str]
 _RANK = re.compile(r"(?:Rank \d+ )?")
 
 
-def main(arguments: Sequence[str], quiet: bool) -> int:
-    """Run `tachograph run ARGUMENTS` beside an exporter; return the program's status, or end by its signal."""
+def main(arguments: Sequence[str], quiet: bool, report: str = "") -> int:
+    """Run `tachograph run ARGUMENTS` beside an exporter; return the program's status, or end by its signal.
+
+    `report`: the file of a page with what was measured, empty for none.
+    """
+    if report and (fault := _fault(report)):
+        _say(fault)
+        return 2
     try:
         with signals_as_exit(), private_exporter() as exporter:
             watched = Watched(exporter)
@@ -62,17 +71,39 @@ def main(arguments: Sequence[str], quiet: bool) -> int:
         return 1
     except KeyboardInterrupt:  # before there was a program to pass it on to
         return 130
+    wrong = [in_words(one) for one in watched.wrong(ended_well=status == 0)]
     if not quiet:
-        wrong = [in_words(one) for one in watched.wrong(ended_well=status == 0)]
         sys.stderr.write(figures_text(watched.record.figures(), wrong, seen))
+    if report:
+        measured = figures_text(watched.record.figures(), (), seen).replace(SAYS, "")
+        _leave(report, watched.curves.page(wrong, measured, time.time(), PAGE_SECONDS))
     return end_as(status)
+
+
+def _fault(report: str) -> str:
+    """Return why no file can be written there, empty if one can: said before the program has run for hours."""
+    try:
+        check_writable(Path(report))
+    except OSError as error:
+        return f"cannot write {report}: {error.strerror or error}"
+    return ""
+
+
+def _leave(report: str, page: str) -> None:
+    """Write the page, and say where it is."""
+    try:
+        write_page(Path(report), page)
+    except OSError as error:
+        _say(f"cannot write {report}: {error.strerror or error}")
+    else:
+        _say(f"{report} shows the loss and what was measured")
 
 
 class Watched:
     """The exporter's pages, read one after the other."""
 
     def __init__(self, exporter: PrivateExporter) -> None:
-        self.record = LastValues()
+        self.record, self.curves = LastValues(), Curves()
         self._source, self._metrics = NodeSource(exporter.own, PAGE_SECONDS), exporter_url(exporter.own)
         self._next_line = time.monotonic() + LINE_SECONDS
         self._last_seen: dict[Identity, float] = {}
@@ -120,6 +151,7 @@ class Watched:
             self.record.add(exporter_page(self._metrics, PAGE_SECONDS), overview.ranks)
         except SourceError:
             return None
+        self.curves.add(overview.at, harmless(overview).runs)
         self._last = overview.problems
         if any(rank.state in ALIVE for rank in overview.ranks):
             self._while_it_ran = overview.problems

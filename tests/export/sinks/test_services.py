@@ -1,4 +1,4 @@
-"""Each sink against its real library: W&B offline, MLflow in a folder, OpenTelemetry over HTTP."""
+"""Each sink against its real library: W&B offline, MLflow and TensorBoard in a folder, OpenTelemetry over HTTP."""
 
 from __future__ import annotations
 
@@ -165,12 +165,42 @@ def test_wandb_without_a_run_sends_nothing(tmp_path: Path) -> None:
     assert run(code, tmp_path) == ""
 
 
-@pytest.mark.parametrize("module", ["wandb", "mlflow", "otlp", "mailbox"])
+def test_tensorboard_gets_every_number_with_step_and_time(tmp_path: Path) -> None:
+    """TensorBoard itself reads what was written, NaN included."""
+    code = f"""
+        from tachograph.export.sinks.tensorboard import TensorBoardSink
+        sink = TensorBoardSink("events", seconds=60)
+        sink.write(1763690000.5, 480, {{**{FRAME!r}, "grad_norm": float("nan")}})
+        sink.close()
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        seen = EventAccumulator("events").Reload()
+        for key in ("tachograph/loss", "tachograph/grad_norm", "tachograph/phase_seconds_total/forward"):
+            print([(each.value, each.step, each.wall_time) for each in seen.Scalars(key)])
+    """
+    at = "480, 1763690000.5)]"
+    assert run(code, tmp_path).splitlines() == [f"[(2.5, {at}", f"[(nan, {at}", f"[(1.5, {at}"]
+
+
+def test_tensorboard_says_what_to_install(tmp_path: Path) -> None:
+    """As the other sinks do, and when it is made, not at the first frame."""
+    code = """
+        import importlib.util
+        importlib.util.find_spec = lambda name: None
+        from tachograph.export.sinks.tensorboard import TensorBoardSink
+        try:
+            TensorBoardSink("events")
+        except ImportError as error:
+            print(error)
+    """
+    assert extras.command("tensorboard") in run(code, tmp_path)
+
+
+@pytest.mark.parametrize("module", ["wandb", "mlflow", "otlp", "mailbox", "tensorboard"])
 def test_importing_a_sink_loads_no_library(module: str, tmp_path: Path) -> None:
     """A service that is not used is not imported."""
     code = f"""
         import sys
         import tachograph.export.sinks.{module}
-        assert not {{"wandb", "mlflow", "opentelemetry.sdk"}} & set(sys.modules)
+        assert not {{"wandb", "mlflow", "opentelemetry.sdk", "tensorboard"}} & set(sys.modules)
     """
     run(code, tmp_path)

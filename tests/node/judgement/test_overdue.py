@@ -76,6 +76,15 @@ def test_one_rank_that_has_been_in_its_loader_for_40_seconds(run: Stalled) -> No
     assert (hung.state, run.judged().problems[0].urgent) == ("hung", True)
 
 
+def test_a_rank_of_a_run_that_stands_still_is_not_running(run: Stalled) -> None:
+    """From 10 s and ten usual steps on: it was a green `running` below a sentence that said that there is no step."""
+    (well,) = run.stand(9.0, "data", step=True).ranks
+    (still,) = run.stand(9.0, "data").ranks
+    assert (well.marks, still.marks, still.state) == ((), ("stalled",), "running")
+    assert '<span class="state warn">stalled</span>' in run.page()
+    assert '<span class="state good">running</span>' not in run.page()
+
+
 def test_the_usual_step_does_not_grow_with_the_overdue_one(run: Stalled) -> None:
     """A phase that lasts is counted while it does; what is usual are the steps that ended, however long ago."""
     ordinary = [{"ordinary_steps_total": done, "ordinary_step_seconds_total": 0.05 * done} for done in (100, 120, 140)]
@@ -139,9 +148,9 @@ def test_who_is_blamed(run: Stalled) -> None:
         "no step for 42 s, usually 50 ms; rank 1 is 1 collective behind the others here, in data for 0.0 s"
     )
     assert [(each.marks, each.cause) for each in found.ranks] == [
-        ((), ""),
+        (("stalled",), ""),
         (("culprit",), "1 collective behind"),
-        ((), ""),
+        (("stalled",), ""),
     ]
     run.seq = 9
     odd = run.stand(0.0, "collective", "other", "collective")

@@ -132,7 +132,7 @@ def test_gpus(table: RankTable, hand: Any, two_gpus: Any) -> None:
     )  # fmt: skip
     snapshot = GpuSnapshot(samples, 0.012, hand.now - 0.4, True, "")
     first, second = Page(page(table, hand, two_gpus.gpus(), snapshot)).rows[1:]
-    assert first["State"] == "readableclocks held down at 84 °C: hw thermal slowdown"
+    assert first["State"] == "readablethrottled at 84 °C: hw thermal slowdown"
     assert first["Activity"] == "0%tensor 41%kernels 100%"
     assert first["Memory"] == "72.5 GiB of 80.0 GiB"
     assert first["Temperature"] == "84 °Cmemory 99 °C"

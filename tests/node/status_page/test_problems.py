@@ -296,7 +296,7 @@ def test_a_stall_names_the_rank_that_is_behind(node: Node) -> None:
         "No step Run llama-7b: no step for 42 s, usually 500 ms; rank 1 is 1 collective behind the others here, in "
         "data for 0.2 s."
     ]
-    assert states(node) == ["good running", "bad culprit", "good running"]
+    assert states(node) == ["warn stalled", "bad culprit", "warn stalled"]
     assert '<a href="/blackbox/llama-7b">Black box</a></caption>' in node.page()
     assert "rank 1 is not where the others are, in data for" in stand("data")[0]
     assert "no rank here stands out, all are in collective; the cause may be on another node." in stand("collective")[0]
@@ -367,7 +367,7 @@ def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:
     ] == [
         "GPU 0 Cannot be read: lost",
         "Rank dead Rank 0 of run llama-7b died 0",
-        "GPU 2 Clocks held down at 88 °C: hw thermal slowdown",
+        "GPU 2 Throttled at 88 °C: hw thermal slowdown",
         "GPU 3 1 of 18 NVLink links are down",
         "GPU 1 2 uncorrected ECC errors since the driver was loaded",
     ]

@@ -142,7 +142,7 @@ _UNKNOWN_EVENT = 1 << 63  # nvmlClocksEventReasonUnknown
 def _clock_events(gpu: NvmlGpu) -> Sequence[float]:
     bits = gpu.clock_events()
     if bits in BLANKS or bits & ~_UNKNOWN_EVENT >= 1 << 32:
-        raise NvmlFailure("not possible: no clock is held down for all reasons")
+        raise NvmlFailure("not possible: no GPU is throttled for all reasons")
     return [bits >> position & 1 for position in range(len(CLOCK_EVENT_REASONS))]
 
 

@@ -89,7 +89,7 @@ class GpuStatus:
             degrees = self.value(catalog.GPU_TEMPERATURE, "gpu")
             is_hot = diagnosis.THERMAL in map(diagnosis.slowdown_cause, held)
             heat = f" at {celsius(degrees)}" if degrees is not None and is_hot else ""
-            yield SLOWED, f"clocks held down{heat}: {', '.join(held).replace('_', ' ')}"
+            yield SLOWED, f"throttled{heat}: {', '.join(held).replace('_', ' ')}"
         links, active = self.value(catalog.GPU_NVLINK_LINKS), self.value(catalog.GPU_NVLINK_LINKS_ACTIVE)
         if links is not None and active is not None and 0 < active < links:
             yield SLOWED, f"{links - active:.0f} of {links:.0f} NVLink links are down"

@@ -155,7 +155,7 @@ class _Run:
             culprit=None if culprit is None else culprit.hello.rank,
             behind=behind,
             sentence=self._sentence(culprit, behind) if is_stalled else "",
-            ranks=tuple(self._ranks(mark, behind, may_read)),
+            ranks=tuple(self._ranks(mark, behind, may_read, is_stalled=is_stalled)),
         )
 
     def _is_stalled(self, seconds: float) -> bool:
@@ -173,7 +173,9 @@ class _Run:
         phase = max(longer, key=longer.__getitem__, default="")
         return (phase, longer[phase]) if phase and longer[phase] > LAG_SECONDS else ("", None)
 
-    def _ranks(self, marked: Mapping[Rank, str], behind: float, may_read: MayRead) -> Iterator[RankJudgement]:
+    def _ranks(
+        self, marked: Mapping[Rank, str], behind: float, may_read: MayRead, *, is_stalled: bool
+    ) -> Iterator[RankJudgement]:
         lag, mean_lag = lags(self.waits), lags(_mean_waits(self.ranks))
         slow = stragglers(self.view)
         lost_first, _ = first_to_lose([rank for rank in self.ranks if _has_lost(rank)])
@@ -189,6 +191,7 @@ class _Run:
             marks = {
                 marked.get(rank, ""): True,
                 "NaN loss": loss is not None and not math.isfinite(loss),
+                "stalled": is_stalled and rank in self.running and rank not in marked,
                 "straggler": rank in slow,
                 "late": ratio is not None and late is not None and is_late(late, ratio),
             }

@@ -49,7 +49,7 @@ FAILED = '<p class="soft">This part could not be drawn: see the log of this expo
 REFRESH_SECONDS = 5
 LOOKS = {
     "running": "good", "frozen": "bad", "dead": "bad", "failed": "bad", "finished": "idle",
-    "culprit": "bad", "NaN loss": "bad", "behind": "warn", "straggler": "warn", "late": "warn",
+    "culprit": "bad", "NaN loss": "bad", "behind": "warn", "stalled": "warn", "straggler": "warn", "late": "warn",
 }  # fmt: skip
 """Of a rank's state; what one that runs is marked with takes the place of it, as in `tachograph top`."""
 

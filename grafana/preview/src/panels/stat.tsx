@@ -31,6 +31,7 @@ function Stat(props: PanelProps<any>) {
             justifyMode={options.justifyMode ?? BigValueJustifyMode.Auto}
             textMode={options.textMode ?? BigValueTextMode.Auto}
             percentChangeColorMode={options.percentChangeColorMode}
+            disableWideLayout={options.wideLayout === false}
             text={options.text}
             alignmentFactors={alignmentFactors as any}
             theme={theme}

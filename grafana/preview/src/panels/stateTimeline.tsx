@@ -30,30 +30,55 @@ function row(one: Sampled, all: PanelProps['data']['series'], merge: boolean): R
   return { label: getFieldDisplayName(field, frame, all), cells, links };
 }
 
+const LEGEND_HEIGHT = 22; // px
+
+function Legend({ words }: { words: Map<string, string> }) {
+  return (
+    <div style={{ display: 'flex', gap: 14, height: LEGEND_HEIGHT, alignItems: 'end', overflow: 'hidden', fontSize: 12 }}>
+      {[...words].map(([text, color]) => (
+        <span key={text} style={{ whiteSpace: 'nowrap' }}>
+          <span style={{ display: 'inline-block', width: 14, height: 4, marginRight: 6, verticalAlign: 'middle', background: color }} />
+          {text}
+        </span>
+      ))}
+    </div>
+  );
+}
+
 function Timeline(props: PanelProps<any>) {
   const { data, options, timeZone } = props;
   const rows = useMemo(
     () => sampled(data.series).map((one) => row(one, data.series, options.mergeValues !== false)),
     [data.series, options.mergeValues],
   );
+  const words = useMemo(
+    () => new Map(rows.flatMap(({ cells }) => cells.map(({ text, color }) => [text, color] as const))),
+    [rows],
+  );
+  const legend = options.legend?.showLegend ? LEGEND_HEIGHT : 0;
   const numbers = data.series[0]?.fields.find(({ type }) => type !== FieldType.time);
   return (
-    <RowsPlot
-      {...props}
-      rows={rows}
-      axis={numbers?.config.custom?.axisWidth}
-      share={options.rowHeight ?? 0.9}
-      write={options.showValue ?? 'auto'}
-      annotations={data.annotations ?? []}
-      tell={({ label }, { text, from, to }) => (
-        <>
-          <strong>{label}</strong>: {text}
-          <div>
-            {dateTimeFormat(from, { timeZone })} – {dateTimeFormat(to, { timeZone, format: 'HH:mm:ss' })}
-          </div>
-        </>
+    <>
+      <RowsPlot
+        {...props}
+        height={props.height - legend}
+        rows={rows}
+        axis={numbers?.config.custom?.axisWidth}
+        share={options.rowHeight ?? 0.9}
+        write={options.showValue ?? 'auto'}
+        annotations={data.annotations ?? []}
+        tell={({ label }, { text, from, to }) => (
+          <>
+            <strong>{label}</strong>: {text}
+            <div>
+              {dateTimeFormat(from, { timeZone })} – {dateTimeFormat(to, { timeZone, format: 'HH:mm:ss' })}
+            </div>
+      
+    </>
       )}
     />
+    {legend > 0 && <Legend words={words} />}
+    </>
   );
 }
 

@@ -1,4 +1,12 @@
-import { DataFrame, Field, FieldColorModeId, FieldType, PanelPlugin, PanelProps } from '@grafana/data';
+import {
+  applyNullInsertThreshold,
+  DataFrame,
+  Field,
+  FieldColorModeId,
+  FieldType,
+  PanelPlugin,
+  PanelProps,
+} from '@grafana/data';
 import { TimeSeries, TooltipDisplayMode, useTheme2 } from '@grafana/ui';
 import { useMemo } from 'react';
 import { AnnotationMarks } from './annotationMarks';
@@ -43,7 +51,10 @@ function graphable(field: Field, seriesIndex: number): Field {
   return { ...field, values, config: { custom: {}, ...field.config }, state: { ...field.state, seriesIndex } };
 }
 
-/** Return the frames that have a time and a number, their fields numbered for the palette. */
+/**
+ * Return the frames that have a time and a number, their fields numbered for the palette, and gaps where samples are
+ * missing. Grafana's plot marks a time field that it has looked at for gaps, and would not look again: it gets a copy.
+ */
 function prepared(series: DataFrame[]): DataFrame[] {
   let number = 0;
   return series
@@ -52,8 +63,9 @@ function prepared(series: DataFrame[]): DataFrame[] {
       ...frame,
       fields: frame.fields
         .filter(drawn)
-        .map((field) => (field.type === FieldType.time ? field : graphable(field, number++))),
-    }));
+        .map((field) => (field.type === FieldType.time ? { ...field, state: null } : graphable(field, number++))),
+    }))
+    .map((frame) => applyNullInsertThreshold({ frame }));
 }
 
 function Lines({ data, options, timeRange, timeZone, width, height, onChangeTimeRange }: PanelProps<any>) {

@@ -46,6 +46,25 @@ def test_the_best_rank_has_the_true_bandwidth(node: Any) -> None:
     assert node.told("collective_bus_bandwidth_bytes") == {("all_reduce",): pytest.approx(10.0)}
 
 
+def test_long_steps_are_counted_whole(node: Any) -> None:
+    """With the collectives of eleven steps in the time of ten, a node looked a tenth slower than its equals."""
+    found = set()
+    for second in range(1, 301):
+        ended, since = divmod(second, 11)
+        metrics = {
+            "collective_seconds_total": {"all_reduce": 7.0 * (ended + (since >= 9))},
+            "steps_total": ended,
+            "recent_step_seconds": 11.0,
+        }
+        wall = node.hand.clock.wall()
+        for rank in range(2):
+            node.table.tell(rank, seq=second, time=wall, progress_time=wall - since, phase="forward", metrics=metrics)
+        node.hand.turn(1.0, node.table.tick)
+        if second > 90:
+            found.add(node.told("collective_seconds")[()])
+    assert found == {7.0}
+
+
 def test_a_save_and_a_hang_begin_it_anew(node: Any, hand: Any) -> None:
     """What they did to the lengths is none of the network's."""
     train(node, 75, (0.5, 0.2))

@@ -142,7 +142,7 @@ def test_a_long_habit_is_bounded(node: Any) -> None:
 
 @pytest.mark.parametrize("phase", ["generate", "reward", "sync"])
 def test_generation_is_slow_and_not_hung(phase: str) -> None:
-    """Half an hour the first time, then three times as long as it has ever taken; a save's length says nothing of it."""
+    """Half an hour the first time, then three times as long as it has ever taken, whatever saves take."""
     found = [
         pauses([phase, "collective"], 60.0, has_step=True, has_saved=True, generated=generated)["some_pause"]
         for generated in (0.0, 40.0, 200.0, 900.0)

@@ -36,27 +36,30 @@ class Counted(NamedTuple):
 
 
 class RunCollectives:
-    """Remembers two minutes of each rank's counters; from the start after a save, an evaluation or a hang."""
+    """Remembers two minutes of each rank's counters; from the start after a save, an evaluation or a hang.
+
+    They are noted as a step ends: between two ends a long step's collectives count whole or not at all.
+    """
 
     def __init__(self) -> None:
         self._counted: dict[Rank, deque[Counted]] = {}
-        self._looked = float("-inf")
+        self._steps: dict[Rank, float] = {}
 
     def look(self, view: RunView) -> None:
-        """Note the counters every 10 s."""
+        """Note the counters of ranks that have ended a step since the last look, every 10 s."""
         stands = view.without_step is not None and view.without_step > view.hang_limit
         if stands or any(rank.phase in QUIET_PHASES for rank in view.running):
             self._counted = {}
-        if view.now - self._looked < EVERY:
-            return
-        self._looked = view.now
         before, self._counted = self._counted, {}
+        ended, self._steps = self._steps, {}
         for rank in view.running:
             counters = rank.series.counters
             if not (seconds := counters.get(_SECONDS)):
                 continue
             counted = self._counted[rank] = before.get(rank) or deque()
-            steps = rank.series.total(_STEPS) or 0.0
+            steps = self._steps[rank] = rank.series.total(_STEPS) or 0.0
+            if steps == ended.get(rank) or (counted and view.now - counted[-1].at < EVERY):
+                continue
             counted.append(Counted(view.now, dict(counters.get(_BYTES, {})), dict(seconds), steps))
             while counted[0].at < view.now - WINDOW_SECONDS:
                 counted.popleft()
@@ -65,7 +68,7 @@ class RunCollectives:
         """Yield the best rank's bandwidth by operation, and the longest collectives of a step."""
         best: dict[str, float] = {}
         longest: float | None = None
-        for counted in self._counted.values():
+        for counted in filter(None, self._counted.values()):
             first, last = counted[0], counted[-1]
             if last.at - first.at < SHORTEST_WINDOW:
                 continue
