@@ -91,7 +91,7 @@ class Prometheus(BaseHTTPRequestHandler):
         groups = [{"rules": [{"name": name} for name in self.rules]}]
         data: object = {"resultType": "vector", "result": []}
         if path == "/api/v1/status/buildinfo":
-            data = {"version": self.version}
+            data = {"version": self.version, "goVersion": "go1.20"}
         elif path == "/api/v1/rules":
             data = {"groups": groups}
         elif path == "/api/v1/label/run/values":

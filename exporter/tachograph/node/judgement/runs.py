@@ -138,6 +138,8 @@ class _Run:
         is_stalled = is_overdue or (not is_quiet and self._is_stalled(seconds))
         culprit, behind = self._culprit() if is_stalled else (None, 0.0)
         mark = {culprit: "culprit" if is_hung else "behind"} if culprit is not None and is_overdue else {}
+        if not is_hung and len(self.view.alive) == 1:
+            mark = {}  # behind nobody
         return RunJudgement(
             run=self.run,
             state=min(states, key=STATES.index),
