@@ -325,6 +325,21 @@ def test_after_an_exporter_that_knew_more() -> None:
     assert rank.sends() == {}
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_an_earlier_exporter_saw_is_not_recent(plain: bool) -> None:
+    """The first frame that a new one sees has all that the process ever did: waits of its best times are no lag now."""
+    rank = Rank(1.0, plain=plain)
+    rank.steps(300)
+    rank.wait_share = 0.4
+    rank.steps(60)
+    rank.node = Node()
+    figures = rank.sends()
+    assert figures.get("recent_step_seconds") == (None if plain else pytest.approx(1.0))
+    assert "recent_wait_seconds" not in figures
+    rank.steps(25)
+    assert rank.sends()["recent_wait_seconds"] == pytest.approx(0.4)
+
+
 def test_gradient_accumulation_is_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the end of an optimizer step to the end of the next, whatever lies in between."""
     moment = [100.0]

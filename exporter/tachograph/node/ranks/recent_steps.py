@@ -62,7 +62,7 @@ NONE_YET = Ordinary(-math.inf, 0.0, 0.0, None, {})
 class RecentSteps:
     """The window over one process: takes what each frame counts, and puts the figures beside its gauges."""
 
-    __slots__ = ("_holds_until", "_lengths", "_plain", "_recent", "_window", "rates", "stood_still")
+    __slots__ = ("_holds_until", "_is_joined", "_lengths", "_plain", "_recent", "_window", "rates", "stood_still")
 
     def __init__(self) -> None:
         self._window: deque[Ordinary] = deque([NONE_YET])
@@ -75,6 +75,9 @@ class RecentSteps:
         self.stood_still = False
         """Whether one of the steps took so much longer than usual that a mean of the others is lost in it."""
         self._holds_until = -math.inf
+        self._is_joined = False
+        """Whether an earlier exporter saw the process begin: its steps so far say what is usual, but nobody is late by
+        what he waited then."""
 
     def take(self, series: RankSeries, now: float, ended: float | None, told: float | None = None) -> None:
         """Read the counters of a frame heard at `now`, whose last step ended at `ended`, and add its figures.
@@ -98,6 +101,8 @@ class RecentSteps:
         return self._recent.get(_RECENT_STEP, {}).get("")
 
     def _add(self, counted: Ordinary) -> None:
+        if self._window[-1] is NONE_YET:
+            self._is_joined = counted.seconds > RECENT_SECONDS and counted.steps > RECENT_STEPS
         window, made = self._window, counted.steps - self._window[-1].steps
         self._lengths.append(((counted.seconds - window[-1].seconds) / made, made))
         window.append(counted)
@@ -115,7 +120,7 @@ class RecentSteps:
             if (spent := seconds - first.own.get(phase, 0.0)) > 0:
                 own[phase] = spent / steps
         self._recent = {_RECENT_STEP: {"": usual}, _RECENT_STEPS: {"": steps}, _RECENT_PHASE: own}
-        if counted.wait is not None:
+        if counted.wait is not None and not (self._is_joined and first is NONE_YET):
             self._recent[_RECENT_WAIT] = {"": max(0.0, counted.wait - (first.wait or 0.0)) / steps}
         self._holds_until = counted.ended + max(RECENT_SECONDS, RECENT_STEPS * usual) + GRACE_STEPS * usual
 
