@@ -66,7 +66,7 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
     with Screen() as screen, Pager() as pager:
         screen.title("Tachograph demo", SUBJECT)
         if options.only is None and options.scrape is None:
-            screen.note("this takes about seven minutes")
+            screen.note("this takes about nine minutes")
         screen.waiting("starting Prometheus, Alertmanager, node_exporter and the exporter")
         intervals = {} if options.scrape is None else {"scrape": options.scrape, "evaluation": options.scrape}
         with Stack(folder, pager.url, suite=options.suite, keep=options.keep, intervals=intervals) as stack:

@@ -26,7 +26,7 @@ HEALTHY_SCRAPES = 6
 
 SECOND_RUN_HEALTHY_SCRAPES = 2
 START_SECONDS = 60.0
-RESOLVE_SECONDS = 150.0
+RESOLVE_SECONDS = 180.0
 QUIET_SECONDS = 15.0
 """How long to watch for a second, surplus page after a fault that nothing heals."""
 
