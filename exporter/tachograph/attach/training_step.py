@@ -36,7 +36,8 @@ STEPS_TO_KNOW = 3
 FIRST_OTHERS = 10
 """How often they may before that: a critic makes some steps for each of its generator's."""
 
-PAUSES: tuple[PhaseName, ...] = ("eval", "checkpoint", "generate", "reward")
+VOIDING_PHASES: tuple[PhaseName, ...] = ("eval", "checkpoint", "generate", "reward")
+"""Phases between two steps, which void one that has only begun."""
 
 
 class TrainingStep:
@@ -114,13 +115,13 @@ class TrainingStep:
     def go_on(self, loop: Loop, phase: PhaseName, error: BaseException | None = None) -> None:
         """Leave such a phase."""
         loop.leave(phase, error)
-        if self.at is At.PAUSED and not any(loop.in_phase(pause) for pause in PAUSES):
+        if self.at is At.PAUSED and not any(loop.in_phase(pause) for pause in VOIDING_PHASES):
             self._begin(loop)
 
     def _leave_pauses(self, loop: Loop) -> None:
         if self._paused:
             self._paused = False
-            for pause in PAUSES:
+            for pause in VOIDING_PHASES:
                 loop.leave(pause)
 
     # Backward

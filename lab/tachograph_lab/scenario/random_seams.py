@@ -6,14 +6,14 @@ most. It brings no page of its own, and none comes a second time because of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from tachograph.humanize import duration, plural
 from tachograph_lab.scenario import Expected, Fleet, Pause, Scenario, Tolerated, Work, faults
 from tachograph_lab.scenario.faults import Fault
-from tachograph_lab.scenario.random_incidents import RUN, page
+from tachograph_lab.scenario.random_incidents import RUN, FaultSite, page
 from tachograph_lab.scenario.random_scenario import step_times
 
 SHAPES = ((2, 2), (2, 4), (3, 2), (3, 4), (4, 2))
@@ -29,31 +29,20 @@ SETTLES = 120.0
 
 
 @dataclass(frozen=True)
-class SeamSite:
-    """The place and time of an incident, how often Prometheus scrapes, and the random generator for the rest."""
+class SeamSite(FaultSite):
+    """The place and time of an incident, and how often Prometheus scrapes."""
 
-    dice: Random
-    fleet: Fleet
-    step: float
     scrape: float
-    at: float
-    rank: int
-
-    @property
-    def node(self) -> int:
-        """The node of the rank."""
-        return self.fleet.node_of(self.rank)
-
-    @property
-    def who(self) -> dict[str, str]:
-        """The labels that name the rank."""
-        node = self.fleet.node_name(self.node)
-        return {"run": RUN, "rank": str(self.rank), "instance": node, "gpu": str(self.fleet.gpu_of(self.rank))}
 
     @property
     def every_node(self) -> tuple[int, ...]:
         """All nodes."""
         return tuple(range(self.fleet.nodes))
+
+    @property
+    def every_rank(self) -> tuple[int, ...]:
+        """All ranks."""
+        return tuple(range(self.fleet.ranks))
 
 
 @dataclass(frozen=True)
@@ -90,6 +79,11 @@ class Seam:
 
 def _pages(*alerts: str) -> tuple[Tolerated, ...]:
     return tuple(Tolerated(alert=alert, receiver="page", labels={"run": RUN}) for alert in alerts)
+
+
+def _tolerated(expected: Iterable[Expected]) -> tuple[Tolerated, ...]:
+    """Return that what is expected may be sent, and need not."""
+    return tuple(Tolerated(alert=one.alert, receiver=one.receiver, labels=one.labels) for one in expected)
 
 
 def _nothing(_: SeamSite) -> Broken:
@@ -201,14 +195,12 @@ def _prometheus(site: SeamSite) -> Seam:
 def _restarted(site: SeamSite) -> Seam:
     """Return that the run is aborted some time after the incident, and starts again."""
     after = site.dice.uniform(150, 240)
-    everybody = tuple(range(site.fleet.ranks))
-    fault = faults.Sigterm(at=site.at + after, ranks=everybody, requeued=site.dice.uniform(5, 90))
+    fault = faults.Sigterm(at=site.at + after, ranks=site.every_rank, requeued=site.dice.uniform(5, 90))
     return Seam((fault,), ends=after)
 
 
 def _restarted_before(site: SeamSite) -> Seam:
-    everybody = tuple(range(site.fleet.ranks))
-    fault = faults.Sigterm(at=site.at - 200, ranks=everybody, requeued=site.dice.uniform(5, 90))
+    fault = faults.Sigterm(at=site.at - 200, ranks=site.every_rank, requeued=site.dice.uniform(5, 90))
     return Seam((fault,), later=60.0)
 
 
@@ -244,7 +236,7 @@ def generate(number: int, seed: int) -> Scenario:
     nodes, gpus = dice.choice(SHAPES)
     fleet = Fleet(run=RUN, nodes=nodes, gpus_per_node=gpus)
     step, scrape = dice.choice(STEPS), dice.choice(INTERVALS)
-    site = SeamSite(dice, fleet, step, scrape, WARM_UP + round(dice.uniform(0, 60)), dice.randrange(fleet.ranks))
+    site = SeamSite(dice, fleet, step, WARM_UP + round(dice.uniform(0, 60)), dice.randrange(fleet.ranks), scrape)
     broken, happens = incident(site), seam(site)
     if happens.ends is not None and broken.over:
         happens = Seam()  # it has ended by itself, and stays away
@@ -258,16 +250,10 @@ def generate(number: int, seed: int) -> Scenario:
     )
     may = happens.may + (broken.forgotten if happens.replaced or happens.blind else ())
     if happens.is_new:
-        may += tuple(
-            Tolerated(alert=one.alert, receiver=one.receiver, labels=one.labels)
-            for one in expect
-            if one.alert == "RunDown"
-        )
+        may += _tolerated(one for one in expect if one.alert == "RunDown")
         expect = tuple(one for one in expect if one.alert != "RunDown")
     if happens.blind and broken.unseen:
-        may += broken.unseen + tuple(
-            Tolerated(alert=one.alert, receiver=one.receiver, labels=one.labels) for one in expect
-        )
+        may += broken.unseen + _tolerated(expect)
         expect = ()
     return Scenario(
         title=f"{number}: {word}, {beside}, {fleet.ranks} ranks on {plural(nodes, 'node')}, "

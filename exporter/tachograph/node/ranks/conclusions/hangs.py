@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS
-from tachograph.node.ranks.conclusions.suspects import entered, evidence, left, members, of_the_hang, per_step
+from tachograph.node.ranks.conclusions.suspects import by_group, entered, evidence, left, members, of_the_hang, per_step
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.rank import Rank, wall_of
 from tachograph.node.samples import Sample
@@ -267,10 +267,7 @@ class Hang:
 
 def _collectives(ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
     """Yield how far the first and the last rank are in each process group, and how many collectives make a step."""
-    numbers: dict[str, list[float]] = {}
-    for rank in ranks:
-        for group, number in entered(rank).items():
-            numbers.setdefault(group, []).append(number)
+    numbers = by_group({rank: entered(rank) for rank in ranks})
     most: Mapping[str, float] = per_step(ranks)
     for group, each in sorted(numbers.items()):
         for figure, value in (("furthest", max(each)), ("least", min(each)), ("per_step", most[group])):

@@ -58,24 +58,26 @@ def per_step(ranks: Collection[Rank]) -> dict[str, float]:
     return most
 
 
+def by_group(entered: Entered[K]) -> dict[str, list[float]]:
+    """Return the collectives that the members of each process group entered last."""
+    numbers: dict[str, list[float]] = {}
+    for groups in entered.values():
+        for group, number in groups.items():
+            numbers.setdefault(group, []).append(number)
+    return numbers
+
+
 def of_the_hang(ranks: Collection[Rank]) -> dict[Rank, dict[str, float]]:
     """Return what each rank entered, of the groups whose members have come apart in this hang."""
     numbers, most = {rank: entered(rank) for rank in ranks}, per_step(ranks)
-    of_group: dict[str, list[float]] = {}
-    for groups in numbers.values():
-        for group, number in groups.items():
-            of_group.setdefault(group, []).append(number)
-    apart = {group: max(each) - min(each) for group, each in of_group.items()}
+    apart = {group: max(each) - min(each) for group, each in by_group(numbers).items()}
     known = {group for group, by in apart.items() if 0 < by <= MOST_APART + STEPS_APART * most[group]}
     return {rank: {group: groups[group] for group in groups if group in known} for rank, groups in numbers.items()}
 
 
 def collectives_behind(entered: Entered[K]) -> dict[K, float]:
     """Return how many collectives each rank is behind, of those that are."""
-    furthest: dict[str, float] = {}
-    for groups in entered.values():
-        for group, number in groups.items():
-            furthest[group] = max(number, furthest.get(group, number))
+    furthest = {group: max(each) for group, each in by_group(entered).items()}
     gaps = {
         rank: max((furthest[group] - number for group, number in groups.items()), default=0.0)
         for rank, groups in entered.items()
@@ -89,10 +91,7 @@ def last_in_all(entered: Entered[K]) -> dict[K, float]:
     All ranks enter their collectives in the order of one program. So whoever is behind in one group and ahead of
     somebody in another waits itself, for that one.
     """
-    last: dict[str, float] = {}
-    for groups in entered.values():
-        for group, number in groups.items():
-            last[group] = min(number, last.get(group, number))
+    last = {group: min(each) for group, each in by_group(entered).items()}
     return {
         rank: gap
         for rank, gap in collectives_behind(entered).items()
@@ -106,10 +105,7 @@ def stopped_first(entered: Entered[K]) -> dict[K, float]:
     They are last in all of their groups. If everybody behind is ahead somewhere, a rank has left out a collective and
     gone on: those behind in a group in which most are not, else all.
     """
-    numbers: dict[str, list[float]] = {}
-    for groups in entered.values():
-        for group, number in groups.items():
-            numbers.setdefault(group, []).append(number)
+    numbers = by_group(entered)
     most_came = {group for group, each in numbers.items() if 2 * sum(number < max(each) for number in each) < len(each)}
     behind = collectives_behind(entered)
     left_out = {
