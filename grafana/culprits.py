@@ -65,7 +65,7 @@ RANK_VERDICTS = (
     ("other numbers", of_ranks("rank:invariant_culprit:info")),
     ("broken GPU", of_ranks("node:broken_gpu_rank:info")),
     ("other step", of_ranks("rank:steps_apart:count")),
-    ("late", of_ranks("rank:straggler:level")),
+    ("late", f"({of_ranks('rank:straggler:level')} > 0)"),
 )
 """What a rule says of a rank -> the series by which it says so, worst first."""
 
@@ -177,11 +177,12 @@ def node_verdicts() -> str:
         f'label_replace(group by (instance) ({of_cluster("node:down_seconds:max")}), "verdict", "down", "", "")'
         f" and on (instance) group by (instance) (last_over_time({of_run(c.RUN_RANKS)}[1h]))",
         f'group by (instance, verdict) (label_join({slow}, "verdict", ": ", "slow", "cause"))',
-        f'label_replace(group by (instance) ({of_run("rank:straggler:level", rank="")}), "verdict", "late", "", "")',
+        f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='')} > 0), "
+        '"verdict", "late", "", "")',
         f"label_replace(group by (instance) ({of_cluster('node:nic_down_seconds:max')}) and {here},"
         ' "verdict", "link down", "", "")',
         f'label_replace(group by (instance) ({of_run("rank:hang_suspect:behind")}), "verdict", "rank hung", "", "")',
-        f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='.+')}), "
+        f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='.+')} > 0), "
         '"verdict", "rank late", "", "")',
     )
     return " or on (instance) ".join(f"({part})" for part in parts)

@@ -70,7 +70,7 @@ def stalled(**more: object) -> Json:
 def parts_table(**more: object) -> Json:
     """Return where the step of each conspicuous rank goes: its own work, waiting for others, waiting for data."""
     chosen = conspicuous(ROWS)
-    late = f"{of_ranks(c.TRAIN_RECENT_PHASE)} and on (run, rank) {of_ranks('rank:straggler:level')}"
+    late = f"{of_ranks(c.TRAIN_RECENT_PHASE)} and on (run, rank) ({of_ranks('rank:straggler:level')} > 0)"
     longer = f"({late}) - on (run, phase) group_left () {of_run('run:phase_seconds:median')} > 0"
     asked = (
         f"{chosen} * on (rank) group_right () group by (rank, instance, gpu) ({own(of_ranks(c.RANK_INFO))})"

@@ -103,7 +103,7 @@ def worst_ranks(run: str, most: int, wanted: str) -> str:
         "NaN first": ("topk", f"rank:loss_nonfinite_first:step{here}"),
         "frozen": ("topk", f'{c.RANK_STATE.name}{{run={quoted(run)},state="frozen"}} == 1'),
         "ended": ("bottomk", _gone(run)),
-        "straggler": ("topk", f'rank:straggler:level{{run={quoted(run)},rank!=""}}'),
+        "straggler": ("topk", f'rank:straggler:level{{run={quoted(run)},rank!=""}} > 0'),
         "behind": ("topk", f"rank:hang_suspect:behind{here}"),
         "off step": ("topk", f"rank:steps_apart:count{here}"),
         "lag": ("topk", f'rank:lag_seconds:mean{{run={quoted(run)},rank!=""}}'),

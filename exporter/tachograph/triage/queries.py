@@ -66,7 +66,7 @@ TEMPLATES: Mapping[str, str] = {
     "turns": "max by (phase) (run:turns_excess:ratio{$run} or run:turns_growth_seconds:sum{$run})",
     "late": "topk(8, rank:late_ratio:mean{$run})",
     "late_phase": "topk by (rank, instance) (1, max by (run, rank, instance, phase) "
-    "(tachograph_train_recent_phase_seconds{$run} and on (rank, instance) rank:straggler:level{$run}) "
+    "(tachograph_train_recent_phase_seconds{$run} and on (rank, instance) (rank:straggler:level{$run} > 0)) "
     "- on (run, phase) group_left () run:phase_seconds:median{$run} > 0)",
     "bandwidth": "min by (run) "
     "(run:collective_bus_bandwidth_bytes:max2m{$run} / run:collective_bus_bandwidth_bytes:baseline)",
