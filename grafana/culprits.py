@@ -27,7 +27,7 @@ from panels import (
 from series import of_cluster, of_ranks, of_run, own
 from shell import BLACK_BOX, LOGS, SAME, TRACES, explore, field, link
 from tachograph.catalog import index as c
-from tachograph.diagnosis import QUIET_PHASES, STALL_SECONDS, STALL_STEPS
+from tachograph.diagnosis import STALL_SECONDS, STALL_STEPS
 
 ROWS = 40  # of a table: a person reads no more, and a browser need not carry 16,384
 
@@ -80,7 +80,7 @@ def is_stalled() -> str:
 
     As the exporter's own page does: RunHung has another limit, and comes later.
     """
-    pause = of_run(c.RANK_PHASE, phase="|".join(sorted(QUIET_PHASES)))
+    pause = of_run(c.RANK_PHASE, phase="|".join(c.PAUSES))
     limit = f"clamp_min({STALL_STEPS} * {of_run('run:step_interval_seconds:p50')}, {STALL_SECONDS:.0f})"
     return f"(({of_run('run:progress_age_seconds:min')} - {limit}) > 0 unless on () {pause})"
 

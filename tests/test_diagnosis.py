@@ -11,7 +11,7 @@ import yaml
 
 from tachograph import diagnosis as d
 from tachograph.catalog.gpu import CLOCK_EVENT_REASONS
-from tachograph.catalog.rank import PHASES, STATES
+from tachograph.catalog.rank import PAUSES, PHASES, STATES
 
 RULES = Path(__file__).resolve().parents[1] / "prometheus/rules"
 NUMBER = r"(\d+(?:\.\d+)?)"
@@ -84,8 +84,8 @@ def test_words_are_those_of_the_rules() -> None:
         for found in re.findall(r'phase=~"([^"]+)"', rules()["run:standstill_limit_seconds:max"])
         if found != ".+"
     ]
-    assert [phases[0], phases[-1]] == [d.QUIET_PHASES, d.WAITING_PHASES]
-    assert set(map(frozenset, phases)) == {d.QUIET_PHASES, d.QUIET_PHASES | {"other"}, d.WAITING_PHASES}
+    assert [phases[0], phases[-1]] == [frozenset(PAUSES), d.WAITING_PHASES]
+    assert set(map(frozenset, phases)) == {frozenset(PAUSES), frozenset({*PAUSES, "other"}), d.WAITING_PHASES}
     assert matching("GpuLost", "action", "!~").pattern.split("|") == sorted(d.XID_OF_PROGRAM, reverse=True)
     for cause, rule, operator in (
         (d.THERMAL, "node:gpu_thermal_slowdown:ratio", "=~"),

@@ -7,8 +7,6 @@ site or a run may set is in findings/limits.py.
 
 from __future__ import annotations
 
-from tachograph.catalog.rank import PAUSES
-
 HANG_STEPS = 3
 """A run hangs without a step for longer than its limit and three usual steps: tachograph_run_hang_limit_seconds."""
 LONG_STEP_SECONDS = 15.0
@@ -28,8 +26,6 @@ STALL_SECONDS, STALL_STEPS = 10.0, 10
 hang, for whoever looks already. No rule has it."""
 OLD_SECONDS = 300.0
 """A screen shows what runs before runs that ended this long ago. No rule has it."""
-QUIET_PHASES = frozenset(PAUSES)
-"""Phases in which a rank makes no step for good reason: run:standstill_limit_seconds:max."""
 WAITING_PHASES = frozenset({"backward", "collective"})
 """Phases in which a rank may be waiting for the others: run:standstill_limit_seconds:max."""
 CROWD = 8

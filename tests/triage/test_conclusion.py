@@ -68,6 +68,31 @@ def test_nothing_is_wrong() -> None:
     assert "Next:" not in lines
 
 
+def test_a_run_that_stands_still_makes_no_steps_and_is_not_fast() -> None:
+    """Long before it is a hang, and where the hang has another name: a frozen rank."""
+    standing = [
+        *HEALTHY["figures"],
+        ({"__name__": "run:stalled_seconds:min"}, 27.0),
+        ({"__name__": "run:step_mfu:ratio"}, 0.4),
+    ]
+    answers = {one.name: one for one in triage(alert("RankFrozen", **RANK), figures=standing).answers}
+    assert (answers["progress"].answer, answers["speed"].answer) == ("no", "unknown")
+    pausing = [*HEALTHY["figures"], ({"__name__": "run:stalled_seconds:min"}, 3.0)]
+    answers = {one.name: one for one in triage(figures=pausing).answers}
+    assert answers["progress"].answer == "yes"
+
+
+def test_a_late_rank_is_no_slow_network_and_nobody_takes_turns() -> None:
+    """The others wait for it, which shows as communication."""
+    rows = {
+        "late": [(RANK, 0.29)],
+        "turns": [({"phase": "forward"}, 0.02)],
+        "slow_cause": [({"cause": "communication"}, 1.0)],
+    }
+    speed = next(one for one in triage(alert("StragglerRank", **RANK), **rows).answers if one.name == "speed")
+    assert speed.evidence == ("rank 5 (node-0, GPU 5) is late by 29% of the step, and the others wait for it",)
+
+
 def test_a_page_is_above_every_ticket_and_a_cause_above_what_follows() -> None:
     """A ticket of an earlier row does not hide a page; of pages the row that explains most is the finding."""
     nic = alert("NicErrorsRising", "warning", run="", instance="node-1")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tachograph.catalog import index as c
-from tachograph.diagnosis import QUIET_PHASES
+from tachograph.catalog.rank import PAUSES
 from tachograph.humanize import plural
 from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph.top import queries
@@ -86,7 +86,7 @@ class RunSource:
         alerts = sorted((_alert(one) for one in ask(queries.alerts(run))), key=_severity)
         usual = figures.get(queries.USUAL_WAIT)
         ranks = self._ranks(wanted, alerts, now, None if usual is None else usual.value)
-        summary = self._run(figures, states, now, is_pausing=any(rank.phase in QUIET_PHASES for rank in ranks))
+        summary = self._run(figures, states, now, is_pausing=any(rank.phase in PAUSES for rank in ranks))
         if summary.state in STANDING:
             ranks = [rank.standing() for rank in ranks]
         worst = tuple(sorted(ranks, key=lambda rank: rank.badness, reverse=True))

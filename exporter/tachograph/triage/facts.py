@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tachograph.diagnosis import STALL_SECONDS, STALL_STEPS
 from tachograph.findings.kinds import ORDER, SEVERITIES, Kind, kind_of
 from tachograph.prometheus_api import QueryRefusedError, TimeSeries
 from tachograph.triage.queries import queries
@@ -70,9 +71,15 @@ class Facts:
 
     @property
     def steps(self) -> bool:
-        """Whether the run makes steps: it has made its last one lately, and is not overdue."""
+        """Whether the run makes steps: it has made its last one lately, or pauses, and is not overdue."""
         made = self.figure("run:progress_age_seconds:min") is not None
-        return made and self.figure("run:overdue_seconds:min") is None
+        return made and self.figure("run:overdue_seconds:min") is None and not self.stalled
+
+    @property
+    def stalled(self) -> bool:
+        """Whether a step is missing for so long that screens say so, though it may be no hang yet."""
+        age, usual = self.figure("run:stalled_seconds:min"), self.figure("run:step_interval_seconds:p50")
+        return age is not None and usual is not None and age > max(STALL_SECONDS, STALL_STEPS * usual)
 
     @cached_property
     def first_ends(self) -> tuple[TimeSeries, ...]:

@@ -13,7 +13,8 @@ from tachograph.prometheus_api import quoted
 FIGURES = (
     "run:ranks:count", "run:ranks_in_sight:count", "run:ranks_missing:count", "run:nodes:count", "run:restarts:max",
     "run:train_step:max", "run:step_interval_seconds:p50", "run:progress_age_seconds:min", "run:overdue_seconds:min",
-    "run:hung_seconds:min", "run:start_stalled_seconds:min", "run:step_mfu:ratio", "run:step_mfu:baseline",
+    "run:hung_seconds:min", "run:stalled_seconds:min", "run:start_stalled_seconds:min", "run:step_mfu:ratio",
+    "run:step_mfu:baseline",
     "run:tokens:rate1m", "run:loss:median", "run:loss_nonfinite_ranks:count", "run:checkpoint_age_seconds:min",
     "run:checkpoint_step:max", "run:checkpoint_duration_seconds:max", "run:checkpoint_interval_seconds:mean1d",
     "run:data_wait:median", "run:data_wait:baseline", "run:collective_wait_per_step_seconds:median",
@@ -63,7 +64,8 @@ TEMPLATES: Mapping[str, str] = {
     "phases_before": "quantile_over_time(0.3, run:phase_seconds:median{$run}[30m])",
     "slow_cause": "run:slowdown_cause:info{$run}",
     "slow_nodes": "node:slowdown_culprit:info{$run}",
-    "turns": "max by (phase) (run:turns_excess:ratio{$run} or run:turns_growth_seconds:sum{$run})",
+    "turns": "max by (phase) (run:turns_excess:ratio{$run})",
+    "turns_grown": "max by (phase) (run:turns_excess:ratio{$run} or run:turns_growth_seconds:sum{$run})",
     "late": "topk(8, rank:late_ratio:mean{$run})",
     "late_phase": "topk by (rank, instance) (1, max by (run, rank, instance, phase) "
     "(tachograph_train_recent_phase_seconds{$run} and on (rank, instance) (rank:straggler:level{$run} > 0)) "

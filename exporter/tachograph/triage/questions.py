@@ -127,14 +127,15 @@ def _speed(facts: Facts) -> Iterator[str]:
             if seconds > 0.0005
         )
         yield "a step on the median rank: " + ", ".join(parts)
-    if cause := facts.named("slow_cause", "cause"):
+    late = facts.rows("late")
+    if (cause := facts.named("slow_cause", "cause")) and not (late and cause[0] == "communication"):
         yield f"the part that grew: {cause[0]}"
     if nodes := facts.named("slow_nodes", "instance"):
         yield f"{humanize.plural(len(nodes), 'node')} stand out: {humanize.listed(nodes, MOST_NAMED)}"
-    for one in facts.rows("late"):
+    for one in late:
         who = all_named([one.labels]) if one.labels.get("rank") else f"the median rank of {one.labels.get('instance')}"
-        yield f"{who} is late by {humanize.percent(one.value)} of the step"
-    for phase in facts.by("turns", "phase"):
+        yield f"{who} is late by {humanize.percent(one.value)} of the step, and the others wait for it"
+    for phase in facts.by("turns", "phase") if not late else ():
         yield f"ranks take turns being late, in phase {phase}"
 
 
@@ -257,6 +258,7 @@ def answered(facts: Facts) -> tuple[QuestionAnswer, ...]:
     for name, words, evidence in QUESTIONS:
         against = [one for one in facts.firing if one.kind.question == name and one.severity != "info"]
         lines = tuple(evidence(facts))
-        answer = "no" if against else "yes" if lines else "unknown"
+        stands = name == kinds.PROGRESS and facts.stalled
+        answer = "no" if against or stands else "yes" if lines else "unknown"
         answers.append(QuestionAnswer(name, words, answer, lines, tuple(one.kind.alert for one in against)))
     return tuple(answers)

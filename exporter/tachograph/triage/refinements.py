@@ -148,7 +148,7 @@ def _slow(facts: Facts, firing: FiringKind, finding: TriageFinding) -> TriageFin
     """Every rank is slower: by the part of the step that grew, and by the nodes that stand out in it."""
     cause = next(iter(facts.named("slow_cause", "cause")), "")
     nodes = facts.named("slow_nodes", "instance")
-    turns = facts.by("turns", "phase")
+    turns = facts.by("turns_grown", "phase")
     if turns and cause != "communication":
         phase = next(iter(turns))
         words = f"{MODES['uneven_work'].title}, in phase {phase}"

@@ -9,7 +9,8 @@ from itertools import groupby
 from statistics import median
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import LAG_SECONDS, QUIET_PHASES, STALL_SECONDS, STALL_STEPS, STATES
+from tachograph.catalog.rank import PAUSES
+from tachograph.diagnosis import LAG_SECONDS, STALL_SECONDS, STALL_STEPS, STATES
 from tachograph.humanize import age, duration, plural
 from tachograph.node.judgement.private import WITHHELD, MayRead
 from tachograph.node.ranks.conclusions.lags import is_late, lags
@@ -128,7 +129,7 @@ class _Run:
 
     def judged(self, may_read: MayRead) -> RunJudgement:
         seconds, is_hung = self.without_step or 0.0, self.overdue.is_hung
-        is_quiet = any(rank.phase in QUIET_PHASES for rank in self.running)
+        is_quiet = any(rank.phase in PAUSES for rank in self.running)
         is_overdue = is_hung or (self.overdue.seconds > 0 and not is_quiet)
         states = {*self.states.values(), *["hung"] * is_hung, *["overdue"] * is_overdue}
         saved = [rank.saved_at for rank in self.ranks if rank.saved_at is not None]

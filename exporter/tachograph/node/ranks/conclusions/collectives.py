@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import QUIET_PHASES
+from tachograph.catalog.rank import PAUSES
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
@@ -48,7 +48,7 @@ class RunCollectives:
     def look(self, view: RunView) -> None:
         """Note the counters of ranks that have ended a step since the last look, every 10 s."""
         stands = view.without_step is not None and view.without_step > view.hang_limit
-        if stands or any(rank.phase in QUIET_PHASES for rank in view.running):
+        if stands or any(rank.phase in PAUSES for rank in view.running):
             self._counted = {}
         before, self._counted = self._counted, {}
         ended, self._steps = self._steps, {}

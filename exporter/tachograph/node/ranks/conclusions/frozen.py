@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import CROWD, QUIET_PHASES
+from tachograph.catalog.rank import PAUSES
+from tachograph.diagnosis import CROWD
 from tachograph.node.ranks.conclusions.view import RunView, seat
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
 
 FROZEN_SECONDS = 23.0
-FROZEN_IN_QUIET_PHASES_SECONDS = 60.0
+FROZEN_IN_PAUSES_SECONDS = 60.0
 """An index, json or pickle hold the lock for ten or twenty seconds; a start, a save or an evaluation for a minute."""
 
 
@@ -24,5 +25,5 @@ def frozen(view: RunView) -> Iterator[Sample]:
 
 
 def _is_frozen(rank: Rank, now: float) -> bool:
-    limit = FROZEN_IN_QUIET_PHASES_SECONDS if rank.phase in QUIET_PHASES else FROZEN_SECONDS
+    limit = FROZEN_IN_PAUSES_SECONDS if rank.phase in PAUSES else FROZEN_SECONDS
     return now - rank.heard > limit

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
+from tachograph.catalog.rank import PAUSES
 from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS
 from tachograph.node.ranks.conclusions.suspects import by_group, entered, evidence, left, members, of_the_hang, per_step
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
@@ -42,7 +43,7 @@ ONCE_FACTOR, REGULAR = 1.5, 3
 as to be regular for PAUSE_FACTOR times: to generate, to simulate, to compile again."""
 ONCE_STEPS = 1000.0
 """What happened once, and not again within so many steps, was no habit."""
-QUIET = (*diagnosis.QUIET_PHASES, STUCK_SAVE)
+QUIET = (*PAUSES, STUCK_SAVE)
 
 
 class Gap(NamedTuple):
@@ -71,7 +72,7 @@ def is_pause(phases: Collection[str]) -> bool:
 
 
 def _some_pause(phases: Collection[str]) -> bool:
-    return not {*diagnosis.QUIET_PHASES, "other"}.isdisjoint(phases)
+    return not {*PAUSES, "other"}.isdisjoint(phases)
 
 
 def _none_waits(phases: Collection[str]) -> bool:
@@ -84,7 +85,7 @@ def _are_quiet(phases: Sequence[str]) -> bool:
 
 def _are_left(phases: Sequence[str], gone: int) -> bool:
     """Return whether half have finished, and the others wait for nobody."""
-    return gone >= len(phases) and {*diagnosis.QUIET_PHASES, "other"}.issuperset(phases)
+    return gone >= len(phases) and {*PAUSES, "other"}.issuperset(phases)
 
 
 def pauses(
@@ -293,7 +294,7 @@ def _standing_seconds(rank: Rank, view: RunView) -> float:
 def _is_pausing(ranks: Collection[Rank], view: RunView) -> bool:
     """Return whether ranks are pausing, but for saves, evaluations and times between steps that have just begun."""
     phases = {rank: doing(rank) for rank in ranks}
-    brief = (*diagnosis.QUIET_PHASES, "other")
+    brief = (*PAUSES, "other")
     return is_pause(
         [
             phase

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
+from tachograph.catalog.rank import PAUSES
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
@@ -37,7 +38,7 @@ class RunPace:
 
     def look(self, view: RunView) -> None:
         """Note a pause."""
-        if any(self._is_excused(rank, view) for rank in view.alive if rank.phase in diagnosis.QUIET_PHASES):
+        if any(self._is_excused(rank, view) for rank in view.alive if rank.phase in PAUSES):
             self._excused = self._paused = view.now
         if view.alive and self._is_waiting(view):
             self._paused = view.now

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from statistics import median
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import CROWD, QUIET_PHASES
+from tachograph.catalog.rank import PAUSES
+from tachograph.diagnosis import CROWD
 from tachograph.node.ranks.conclusions.view import RunView, seat
 from tachograph.node.samples import Sample
 
@@ -15,7 +16,7 @@ STEPS_BETWEEN_FRAMES = 3
 
 def steps(view: RunView) -> Iterator[Sample]:
     """Yield the median step of those that train, and the steps of those furthest from it."""
-    at = {rank: rank.step for rank in view.running if rank.step is not None and rank.phase not in QUIET_PHASES}
+    at = {rank: rank.step for rank in view.running if rank.step is not None and rank.phase not in PAUSES}
     if not at:
         return
     usual = median(at.values())

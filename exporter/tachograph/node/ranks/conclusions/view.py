@@ -10,6 +10,7 @@ from statistics import median
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
+from tachograph.catalog.rank import PAUSES
 from tachograph.findings.limits import Applied, HasDefault, applied
 from tachograph.node.ranks.rank import Rank
 
@@ -137,5 +138,5 @@ def step_seconds(rank: Rank) -> float | None:
         return usual
     steps = rank.series.total(catalog.TRAIN_STEPS.key)
     phases = rank.series.counters.get(catalog.TRAIN_PHASE_SECONDS.key, {})
-    seconds = sum(taken for phase, taken in phases.items() if phase not in diagnosis.QUIET_PHASES)
+    seconds = sum(taken for phase, taken in phases.items() if phase not in PAUSES)
     return seconds / steps if steps and 0 < seconds < math.inf else None
