@@ -117,7 +117,7 @@ def test_prometheus_accepts_rules_and_configuration(
         one["job_name"]
         for one in yaml.load((out / "prometheus.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)["scrape_configs"]
     ]
-    assert jobs == ["tachograph", job, "dcgm", "prometheus", "alertmanager"]
+    assert jobs == ["tachograph", job, "dcgm", "engines", "prometheus", "alertmanager"]
 
 
 def test_flags_reach_rules_and_dashboards(write: Write) -> None:

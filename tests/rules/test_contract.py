@@ -60,7 +60,7 @@ NODE_EXPORTER: Mapping[tuple[str, ...], str] = {
 DCGM_LABELS = frozenset({"gpu", "UUID", "modelName", "pci_bus_id", "GPU_I_ID", "DCGM_FI_DRIVER_VERSION"})
 
 OUTSIDE: Mapping[str, frozenset[str]] = {
-    "up": TARGET,
+    "up": TARGET | {"run", "engine"},
     "scrape_duration_seconds": TARGET,
     "prometheus_rule_evaluation_failures_total": TARGET | {"rule_group"},
     "scrape_samples_scraped": TARGET,

@@ -52,7 +52,7 @@ CASES: Mapping[str, Case] = {
     "NaN": Case(Nan(at=BEGINS, rank=5), "not_finite", steps=True),
     "late": Case(SlowPhase(at=BEGINS, ranks=(5,), phase="backward", factor=1.6), "straggler", 120.0, steps=True),
     "hot": Case(ThrottledGpus(at=BEGINS, ranks=(5,), to=0.6), "gpu_straggler", 120.0, steps=True),
-    "data come late": Case(SlowLoader(at=BEGINS, adds=0.5), "data_stall", 300.0, steps=True),
+    "data come late": Case(SlowLoader(at=BEGINS, adds=0.5), "data_stall", 120.0, steps=True),
     "saves grow from 40 ms to 45 s": Case(
         SlowCheckpoint(at=BEGINS - 100, takes=45.0), "slow_save", steps=True, saves=Pause(every=120.0, takes=0.04)
     ),
@@ -86,7 +86,7 @@ def test_a_fault_is_the_same_at_every_age(name: str) -> None:
             assert finding.ranks == ("5",), age
         assert answers["progress"].answer == ("yes" if case.steps else "no"), age
         if not case.steps:
-            assert answers["speed"].answer == "unknown", age
+            assert answers["speed"].answer != "yes", age
         if case.mode.endswith("straggler"):
             assert finding.ranks == ("5",), age
             speed = "; ".join(answers["speed"].evidence)

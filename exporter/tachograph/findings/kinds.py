@@ -64,6 +64,7 @@ KINDS = (
     Kind("LossNotFinite", NUMBERS, "numerical", "not_finite", failure=True, shown_with_loss=True),
     Kind("SilentDataCorruptionSuspected", NUMBERS, "hardware", "silent_corruption"),
     Kind("GradientNormNotFinite", NUMBERS, "numerical", "not_finite", shown_with_loss=True),
+    Kind("EngineDown", PROGRESS, "software", "engine_down", failure=True),
     Kind("RankFailed", ALIVE, "software", "rank_failed", restart=True, failure=True),
     Kind("RankFrozen", ALIVE, "software", "frozen", restart=True, failure=True),
     Kind("StorageSlow", DATA, "storage", "storage_slow"),

@@ -105,6 +105,7 @@ MODES: Mapping[str, FailureMode] = {
     ),
     "ranks_differ": _mode("the ranks no longer do the same training", LOGS, PLACES, REPORT),
     "communication_stall": _mode("communication stall: ranks wait in a collective", BOXES, STACK, LOGS),
+    "engine_down": _mode("an engine that it generates with does not answer", LOGS, PLACES, KERNEL),
     "divergence": _mode(
         "the loss diverges",
         NextCommand("tachograph report {run} --since 6h --out report.html", "when it began, and the gradient norm"),
