@@ -7,6 +7,7 @@ series, for 8 ranks or for 16,384.
 
 from __future__ import annotations
 
+import generation
 import model
 import shell
 from absences import NO_LOSS, NO_MFU, NO_RANK
@@ -193,5 +194,6 @@ def dashboard() -> Json:
         "One training run: is it making progress, is it fast, does it learn, which rank or GPU is holding it up?",
         [*top(), rank_table(w=14, h=10), node_table(w=10, h=10), *first_look(),
          row("Efficiency", *efficiency()), row("Learning", *learning()), row("Rank activity", *ranks()),
-         row("Memory", *model.memory()), row("Inside the model", *model.inside()), row("Failures", *model.past())],
+         row("Memory", *model.memory()), row("Inside the model", *model.inside()),
+         row("Generation", *generation.generation()), row("Failures", *model.past())],
     )  # fmt: skip

@@ -207,6 +207,9 @@ def families(metric: c.Metric) -> Iterator[tuple[str, dict[str, str], int, float
                 yield metric.name, labels, place, 1.0
 
 
+ENGINE = {"run": RUN, "engine": "engine:8000", "model_name": "m"}
+"""What vLLM's metrics are labelled with here; one engine on each node, under one name."""
+
 HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     'up{job="tachograph"}': (lambda *_: 1.0, {}),
     'up{job="node"}': (lambda *_: 1.0, {}),
@@ -231,6 +234,13 @@ HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     "node_infiniband_port_data_transmitted_bytes_total": (lambda _, __, age: age * 1e10, {"device": "mlx5_0"}),
     "node_infiniband_port_data_received_bytes_total": (lambda _, __, age: age * 1e10, {"device": "mlx5_0"}),
     "node_infiniband_np_cnp_packets_sent_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
+    'vllm:num_requests_running{job="engines"}': (lambda place, *_: 12.0 + place, ENGINE),
+    'vllm:num_requests_waiting{job="engines"}': (lambda *_: 3.0, ENGINE),
+    'vllm:generation_tokens_total{job="engines"}': (lambda _, __, age: age * 2100.0, ENGINE),
+    'vllm:kv_cache_usage_perc{job="engines"}': (lambda *_: 0.6, ENGINE),
+    'vllm:num_preemptions_total{job="engines"}': (lambda _, __, age: age * 0.01, ENGINE),
+    'vllm:e2e_request_latency_seconds_sum{job="engines"}': (lambda _, __, age: age * 11.0, ENGINE),
+    'vllm:e2e_request_latency_seconds_count{job="engines"}': (lambda _, __, age: age * 0.5, ENGINE),
     "node_infiniband_local_ack_timeout_errors_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
 }
 """Series of Prometheus itself, for each exporter, and of node_exporter; a name may include its job."""

@@ -135,7 +135,7 @@ def test_a_run_is_told_in_an_operators_order(dashboards: dict[str, Json]) -> Non
     """Alive before fast, fast before learning, then who and which part."""
     panels = dashboards["run"]["panels"]
     rows = [panel["title"] for panel in panels if panel["type"] == "row"]
-    assert rows == ["Efficiency", "Learning", "Rank activity", "Memory", "Inside the model", "Failures"]
+    assert rows == ["Efficiency", "Learning", "Rank activity", "Memory", "Inside the model", "Generation", "Failures"]
     top = [panel["title"] for panel in panels if panel["type"] != "row"]
     assert top[:5] == ["Run", "Ranks reporting", "Firing now", "What changed", "Progress"]
     assert top[5:7] == ["Ranks, worst first", "Nodes, worst first"]

@@ -17,8 +17,8 @@ from tachograph.catalog import index as c
 Json = dict[str, Any]
 ANYWHERE = {"instance", "job", "cluster"}
 """Labels that a scrape, or whoever collects from several Prometheis, puts on every series."""
-OF_OTHERS = ("prometheus_", "alertmanager_", "process_", "scrape_")
-"""Beginnings of names that real programs show in test_queries.py."""
+OF_OTHERS = ("prometheus_", "alertmanager_", "process_", "scrape_", "vllm:", "sglang:")
+"""Beginnings of names that real programs show in test_queries.py, and of engines' own, which it imitates."""
 UNUSED_BY_RULES = {
     "node_disk_read_bytes_total": "diskstats",
     "node_filesystem_avail_bytes": "filesystem",
