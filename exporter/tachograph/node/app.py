@@ -21,13 +21,13 @@ from tachograph.node.clock import Clock
 from tachograph.node.config import LIVE, Config, read_config
 from tachograph.node.config_file import ConfigError
 from tachograph.node.evidence.routes import Evidence
-from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
 from tachograph.node.node_name import node_name
 from tachograph.node.page_budget import fit
+from tachograph.node.process_samples import process_samples
 from tachograph.node.ranks.listener import Listener
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames

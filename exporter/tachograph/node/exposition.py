@@ -1,4 +1,4 @@
-"""Samples in Prometheus' two text formats; the only module of the exporter that imports prometheus_client.
+"""Samples in Prometheus' two text formats.
 
 # HELP tachograph_rank_up 1 while the rank's process holds its connection, 0 once it died.
 # TYPE tachograph_rank_up gauge
@@ -7,11 +7,9 @@ tachograph_rank_up{run="llama-7b",rank="5"} 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
-
-from prometheus_client.process_collector import ProcessCollector
 
 from tachograph.catalog.index import METRICS
 from tachograph.catalog.metric import COUNTER, GAUGE, INFO, Metric
@@ -114,17 +112,6 @@ _Prefixes: TypeAlias = dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], tu
 def render(samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
     """Return one page of samples as text."""
     return Exposition().render(samples, form)
-
-
-def process_samples() -> Iterator[Sample]:
-    """Yield the standard `process_*` metrics of this process."""
-    for family in _process.collect():
-        for sample in family.samples:
-            row = Metric(sample.name, family.type, family.unit, (), family.documentation)
-            yield Sample(row, (), sample.value)
-
-
-_process = ProcessCollector(registry=None)
 
 
 def _header(metric: Metric, form: Form) -> str:
