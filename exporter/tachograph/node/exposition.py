@@ -76,7 +76,8 @@ class Exposition:
             except KeyError:
                 families[sample.metric.name] = {sample.labels: sample}
         # Only what this page uses stays cached: ranks come and go, and choose their names.
-        before, self._prefixes = self._prefixes, {}
+        for name in self._prefixes.keys() - families.keys():
+            del self._prefixes[name]
         lines: list[str] = []
         ours = families.keys() & _ORDER.keys()
         for name in (*sorted(ours, key=_ORDER.__getitem__), *sorted(families.keys() - ours)):
@@ -84,20 +85,21 @@ class Exposition:
             if (name, form.openmetrics) not in self._headers:
                 self._headers[name, form.openmetrics] = _header(next(iter(series.values())).metric, form)
             lines.append(self._headers[name, form.openmetrics])
-            known, used = before.get(name, {}), self._prefixes.setdefault(name, {})
+            known = self._prefixes.setdefault(name, {})
             starts: list[str] = []
             values: list[float] = []
             for labels, sample in series.items():
                 names = sample.metric.labels
                 found = known.get(labels)
                 if found is None or found[0] != names:
-                    found = names, _prefixes(sample)
-                used[labels] = found
+                    found = known[labels] = names, _prefixes(sample)
                 if isinstance(sample, HistogramSample):
                     lines.extend(map("".join, zip(found[1], _histogram(sample), strict=True)))
                 else:
                     starts.append(found[1][0])
                     values.append(sample.value)
+            if len(known) > len(series):
+                self._prefixes[name] = {labels: known[labels] for labels in series}
             lines.extend(map(str.__add__, starts, _numbers(values)))
         if form.openmetrics:
             lines.append("# EOF")

@@ -33,9 +33,10 @@ def process_samples() -> Iterator[Sample]:
     """Yield them; where the system has no /proc, only those that do without it."""
     yield Sample(_CPU, (), time.process_time())
     yield Sample(_MOST_FILES, (), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    if not (PROC / "self/statm").exists():
+    try:
+        virtual, resident, *_ = (PROC / "self/statm").read_text().split()
+    except FileNotFoundError:
         return
-    virtual, resident = (PROC / "self/statm").read_text().split()[:2]
     yield Sample(_VIRTUAL, (), int(virtual) * resource.getpagesize())
     yield Sample(_RESIDENT, (), int(resident) * resource.getpagesize())
     yield Sample(_START, (), _started())
@@ -46,4 +47,4 @@ def process_samples() -> Iterator[Sample]:
 def _started() -> float:
     """Return when this process started: the kernel counts from the boot, in ticks (proc_pid_stat(5))."""
     ticks = int((PROC / "self/stat").read_text().rpartition(")")[2].split()[19])
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    return round(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK"), 2)
