@@ -5,7 +5,6 @@ Every function returns `ABSENT` for None, and `NaN`, `Inf` or `-Inf` for a value
 
 from __future__ import annotations
 
-import difflib
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -39,8 +38,10 @@ def suggestion(wrong: str, known: Collection[str]) -> str:
 
 def did_you_mean(wrong: str, known: Collection[str], alike: float = 0.6) -> str:
     """Return a hint for an option or a name that is unknown: the nearest known one, empty if none is so far `alike`."""
+    from difflib import get_close_matches  # late: only a mistake needs it, and the exporter would carry it for good
+
     names = {name.lstrip("-"): name for name in known}  # the dashes that all options begin with make none alike
-    near = difflib.get_close_matches(wrong.lstrip("-"), names, n=1, cutoff=alike)
+    near = get_close_matches(wrong.lstrip("-"), names, n=1, cutoff=alike)
     return f"did you mean {names[near[0]]}?" if near else ""
 
 

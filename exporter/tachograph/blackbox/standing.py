@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tachograph.blackbox.folder import Folder
 from tachograph.blackbox.recorder import LARGEST_RANK, SEPARATOR, Pending, Progress, RankDump, Shape
+
+if TYPE_CHECKING:  # reading dumps takes 3 MB, which the exporter, who only shows verdicts, need not have
+    from tachograph.blackbox.folder import Folder
 
 
 class Known(NamedTuple):

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
@@ -21,13 +22,12 @@ from tachograph.node.clock import Clock
 from tachograph.node.config import LIVE, Config, read_config
 from tachograph.node.config_file import ConfigError
 from tachograph.node.evidence.routes import Evidence
-from tachograph.node.exposition import process_samples
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
 from tachograph.node.node_name import node_name
 from tachograph.node.page_budget import fit
+from tachograph.node.process_samples import process_samples
 from tachograph.node.ranks.listener import Listener
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
@@ -37,11 +37,14 @@ from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.samples import Sample
 from tachograph.node.service_manager import ServiceManager
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
-from tachograph.node.status_page.page import Sections, status_page
 from tachograph.node.unix_socket import SocketPathError
 from tachograph.node.web.http_log import quiet_loop
 from tachograph.node.web.listening_sockets import NoSocketError, inherited_sockets
 from tachograph.node.web.server import Pages, Server
+
+if TYPE_CHECKING:  # what only a page for people needs is loaded by the first who looks: it takes 1 MB
+    from tachograph.node.judgement.node import NodeJudgement
+    from tachograph.node.status_page.page import Sections
 
 TICK_SECONDS = 1.0
 MOST_DESCRIPTORS = 4096
@@ -71,7 +74,7 @@ class Exporter:
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
         self._most_series = config.limits.series
         self._loop_lag = RecentPeak(self._clock.monotonic)
-        self._sections = Sections(self._clock)
+        self._sections: Sections | None = None
         self._settings = dict(config.settings)
         self._ticks = 0
         self._next_tick: asyncio.TimerHandle | None = None
@@ -231,6 +234,9 @@ class Exporter:
         ]
 
     def _status_page(self, may_read: MayRead = lambda _: True) -> str:
+        from tachograph.node.status_page.page import Sections, status_page  # late: see above
+
+        self._sections = self._sections or Sections(self._clock)
         refused = {reason: count for reason, count in self._table.rejected.items() if count}
         dropped = {reason: count for reason, count in self._table.dropped.items() if count}
         health = {
@@ -244,6 +250,8 @@ class Exporter:
         return status_page(self._judged(may_read), self._table, health, self._sections)
 
     def _judged(self, may_read: MayRead) -> NodeJudgement:
+        from tachograph.node.judgement.node import NodeJudgement  # late: see above
+
         source = self._source
         return NodeJudgement(node_name(), self._table, source.gpus(), source.snapshot(), self._clock, may_read=may_read)
 

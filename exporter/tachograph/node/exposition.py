@@ -1,4 +1,4 @@
-"""Samples in Prometheus' two text formats; the only module of the exporter that imports prometheus_client.
+"""Samples in Prometheus' two text formats.
 
 # HELP tachograph_rank_up 1 while the rank's process holds its connection, 0 once it died.
 # TYPE tachograph_rank_up gauge
@@ -7,11 +7,9 @@ tachograph_rank_up{run="llama-7b",rank="5"} 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
-
-from prometheus_client.process_collector import ProcessCollector
 
 from tachograph.catalog.index import METRICS
 from tachograph.catalog.metric import COUNTER, GAUGE, INFO, Metric
@@ -78,7 +76,8 @@ class Exposition:
             except KeyError:
                 families[sample.metric.name] = {sample.labels: sample}
         # Only what this page uses stays cached: ranks come and go, and choose their names.
-        before, self._prefixes = self._prefixes, {}
+        for name in self._prefixes.keys() - families.keys():
+            del self._prefixes[name]
         lines: list[str] = []
         ours = families.keys() & _ORDER.keys()
         for name in (*sorted(ours, key=_ORDER.__getitem__), *sorted(families.keys() - ours)):
@@ -86,20 +85,21 @@ class Exposition:
             if (name, form.openmetrics) not in self._headers:
                 self._headers[name, form.openmetrics] = _header(next(iter(series.values())).metric, form)
             lines.append(self._headers[name, form.openmetrics])
-            known, used = before.get(name, {}), self._prefixes.setdefault(name, {})
+            known = self._prefixes.setdefault(name, {})
             starts: list[str] = []
             values: list[float] = []
             for labels, sample in series.items():
                 names = sample.metric.labels
                 found = known.get(labels)
                 if found is None or found[0] != names:
-                    found = names, _prefixes(sample)
-                used[labels] = found
+                    found = known[labels] = names, _prefixes(sample)
                 if isinstance(sample, HistogramSample):
                     lines.extend(map("".join, zip(found[1], _histogram(sample), strict=True)))
                 else:
                     starts.append(found[1][0])
                     values.append(sample.value)
+            if len(known) > len(series):
+                self._prefixes[name] = {labels: known[labels] for labels in series}
             lines.extend(map(str.__add__, starts, _numbers(values)))
         if form.openmetrics:
             lines.append("# EOF")
@@ -114,17 +114,6 @@ _Prefixes: TypeAlias = dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], tu
 def render(samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
     """Return one page of samples as text."""
     return Exposition().render(samples, form)
-
-
-def process_samples() -> Iterator[Sample]:
-    """Yield the standard `process_*` metrics of this process."""
-    for family in _process.collect():
-        for sample in family.samples:
-            row = Metric(sample.name, family.type, family.unit, (), family.documentation)
-            yield Sample(row, (), sample.value)
-
-
-_process = ProcessCollector(registry=None)
 
 
 def _header(metric: Metric, form: Form) -> str:

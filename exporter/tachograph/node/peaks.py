@@ -10,7 +10,7 @@ MFU and in `gpu_clock_event_seconds_total`. A variant that is sold with less pow
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -95,17 +95,18 @@ _MAKER = re.compile(r"^(NVIDIA )?(Tesla )?", re.IGNORECASE)
 Row = TypeVar("Row", Peak, Measured)
 
 
-def peaks_of(device_name: str) -> dict[str, float]:
+@cache  # asked for each rank, each second
+def peaks_of(device_name: str) -> Mapping[str, float]:
     """Return dtype -> dense peak FLOP/s of a device by its NVML product name; empty for an unknown one."""
     return _flops(_row_of(PEAKS, device_name))
 
 
-def achievable_of(device_name: str) -> dict[str, float]:
+@cache
+def achievable_of(device_name: str) -> Mapping[str, float]:
     """Return dtype -> highest publicly measured matmul FLOP/s of a device; empty where nobody published one."""
     return _flops(_row_of(MEASURED, device_name))
 
 
-@cache  # asked for each rank, each second
 def _row_of(table: Iterable[Row], device_name: str) -> Row | None:
     model = _MAKER.sub("", device_name.strip(), count=1)
     return next((row for row in table if re.fullmatch(row.name, model, re.IGNORECASE)), None)

@@ -29,7 +29,6 @@ from tachograph.node.clock import Clock
 from tachograph.node.evidence import nccl_ras
 from tachograph.node.evidence.analyses import Analyses, Analysis, AnalysisError, Asker, BusyError
 from tachograph.node.evidence.nccl_ras import RasAnswer, RasError
-from tachograph.node.evidence.page import run_page
 from tachograph.node.evidence.request import Request
 from tachograph.node.judgement.private import public_box
 from tachograph.node.ranks.boxes import Box
@@ -254,6 +253,8 @@ class Evidence:
                 trouble, status, again = str(error), 503, True
             except AnalysisError as error:
                 trouble = str(error)
+        from tachograph.node.evidence.page import run_page  # late: the exporter carries no page that nobody looks at
+
         html = run_page(
             run, self._node, self._clock.wall(), index,
             analysis=analysis, trouble=trouble, again=again, peers=self._peers, may_read=may_read,

@@ -100,6 +100,7 @@ class GpuResolver:
         self._alike = len(self._by_index) == len(gpus) and len({gpu.name for gpu in gpus}) == 1
         self._of_pid = of_pid
         self._ask_mig_parents = mig_parents
+        self._seen_by: dict[DeviceGrant, Sequence[GpuIdentity]] = {}  # a launcher gives its ranks all the same
 
     def answers(self, hello: Hello, pid: int, grant: DeviceGrant) -> Iterator[GpuIdentity | None]:
         """Yield the answer of each source for a rank, the strongest first."""
@@ -123,7 +124,8 @@ class GpuResolver:
         return self._named(hello.uuid) if hello.uuid else None
 
     def _given(self, hello: Hello, grant: DeviceGrant) -> GpuIdentity | None:
-        seen = self._seen(grant)
+        if (seen := self._seen_by.get(grant)) is None:
+            seen = self._seen_by[grant] = self._seen(grant)
         place = 0 if len(seen) == 1 else hello.local_rank
         return seen[place] if place < len(seen) else None
 

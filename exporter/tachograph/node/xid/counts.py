@@ -53,7 +53,8 @@ LOG_SECONDS = 2.0
 SET_SECONDS = 1.0
 """Where the times of an Xid by both clocks have come further apart, the clock of the day was set since."""
 
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.8
+"""How long the log is waited for at a time: a record ends the wait, and stopping takes a second at most."""
 PAUSE_SECONDS = 0.1  # after each turn at the log: KernelLog says why
 
 

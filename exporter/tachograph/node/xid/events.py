@@ -23,7 +23,7 @@ from tachograph.node.xid.kmsg import bus_key
 XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 TIMEOUT = "Timeout"  # what pynvml calls NVML_ERROR_TIMEOUT, the normal end of a wait
 
-WAIT_MILLISECONDS = 500
+WAIT_MILLISECONDS = 800
 """Longest wait in one driver call, and so the longest that stopping takes."""
 
 RECHECK_SECONDS = 60.0
