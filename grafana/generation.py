@@ -50,7 +50,7 @@ def generation() -> list[Json]:
               "for the longest: one engine above the others holds it up.",
               [query(f"sum by (engine) ({seconds}) / sum by (engine) ({answers} > 0)", "{{engine}}")], NO_ENGINE,
               min=0, w=6),
-        lines("Preemptions", "none", "Requests a minute that an engine put back for want of KV cache. 0 is good.",
+        lines("Preemptions", "none", "Requests a minute that an engine put back for lack of KV cache. 0 is good.",
               [query(f"60 * sum by (engine) ({rate('vllm:num_preemptions_total')})", "{{engine}}")],
               "no engine of the run is scraped, or none is vLLM", min=0, soft_max=1, w=6),
     ]  # fmt: skip
