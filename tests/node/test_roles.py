@@ -57,6 +57,27 @@ def test_each_group_is_judged_for_itself(running: Any) -> None:
     assert running.scrape().value("run_ranks", run="ppo/actor", state="failed") is None
 
 
+def test_ranks_of_different_roles_are_not_compared(table: Any, hand: Any) -> None:
+    """A role's ranks wait for each other: its median is that of its own, whatever those of another role wait."""
+    waits = {"actor": (0.01, 0.03), "critic": (0.5, 0.9)}
+    links = {(role, rank): object() for role in waits for rank in range(2)}
+    for (role, rank), link in links.items():
+        table.greet(link, run="ppo", rank=rank, role=role, world_size=2)
+    for second in range(1, 60):
+        hand.turn(1.0, table.tick)
+        for (role, rank), link in links.items():
+            metrics = {
+                "steps_total": second,
+                "phase_seconds_total": {"forward": second * (1 - waits[role][rank])},
+                "collective_wait_seconds_total": {"all_reduce": second * waits[role][rank]},
+            }
+            table.tell(link, second, 100.0 + second, step=second, progress_seconds=0.0, metrics=metrics)
+    shown = table.shown()
+    for role, seconds in waits.items():
+        assert shown["run_waiting_ranks", f"ppo/{role}", ""] == 2
+        assert shown["run_wait_seconds", f"ppo/{role}", ""] == pytest.approx(max(seconds)), "of two the longer one"
+
+
 def test_a_run_without_roles_is_shown_as_ever(running: Any) -> None:
     """Not one more series or label: an empty role is none."""
     plain, empty = running.speaker("plain", 0, world_size=2), running.speaker("plain", 1, world_size=2, role="")
