@@ -16,6 +16,9 @@ MAX_FRAME_BYTES = 65536
 MAX_NAME_BYTES = 128
 """Of a run's name or a GPU's UUID in UTF-8: Prometheus counts bytes, and the shipped configuration takes 256."""
 
+MAX_RUN_BYTES = 191
+"""Of a run's name with its role: an owner's name fits before it."""
+
 MAX_EVENTS = 64
 MAX_NOTICES = 6
 """Of wrong uses of the client, in a state frame."""
@@ -102,6 +105,21 @@ def cut(text: str, longest: int) -> str:
 def is_name(text: str) -> bool:
     """Return whether `text` can name something in a frame: printable, 1 to MAX_NAME_BYTES bytes in UTF-8."""
     return text != "" and fits(text, MAX_NAME_BYTES)
+
+
+def is_role(text: str, run: str) -> bool:
+    """Return whether `text` can be a role of a run: a name without a slash, at most MAX_RUN_BYTES with the run's."""
+    return is_name(text) and "/" not in text and fits(with_role(run, text), MAX_RUN_BYTES)
+
+
+def with_role(run: str, role: str) -> str:
+    """Return the name by which a group of ranks goes: the run's, and its role if it has one, as `ppo/critic`."""
+    return f"{run}/{role}" if role else run
+
+
+def without_role(name: str, role: str) -> str:
+    """Return the run of which a group of ranks is a role, by the name that the group goes by."""
+    return name.removesuffix(f"/{role}") if role else name
 
 
 def bucket_index(value: float) -> int:

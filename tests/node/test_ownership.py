@@ -23,6 +23,8 @@ from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
 USERS = {0: "root", 1001: "alice", 1002: "mallory", 990: "tachograph"}
+KNOWN: Mapping[int | str, str] = {**USERS, **{name: name for name in USERS.values()}}
+"""What the machine's name service knows, asked by uid or by name."""
 ALICE, MALLORY, EXPORTER, NAMELESS, OTHER_NAMELESS, ROOT = 1001, 1002, 990, 165600, 231136, 0
 GPU, OTHER_GPU = (GpuIdentity(str(i), f"GPU-{i}", "NVIDIA H100 80GB HBM3") for i in range(2))
 
@@ -37,7 +39,7 @@ class Node:
     refused: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.table = RankTable(Limits(), self.clock, self, RunNames("auto", EXPORTER, USERS.get, lambda _: frozenset()))
+        self.table = RankTable(Limits(), self.clock, self, RunNames("auto", EXPORTER, KNOWN.get, lambda _: frozenset()))
 
     def snapshot(self) -> GpuSnapshot | None:
         return None
@@ -201,6 +203,55 @@ def test_a_cell(what: str, column: str, answer: str, sender: int, node: Node) ->
         say(node, sender, "mine", 0)
         assert before <= node.on_gpu(), "alice's run is named as without"
         assert (before < node.on_gpu()) == (answer == "beside")
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+@pytest.mark.parametrize(
+    ("victim", "said", "run"),
+    [
+        (ALICE, {"run": "llama", "role": "critic"}, "alice/llama/critic"),
+        (ROOT, {"run": "llama", "role": "critic"}, "llama/critic"),
+        (OTHER_NAMELESS, {"run": "llama", "role": "critic"}, "uid:231136/llama/critic"),
+        (ALICE, {"run": "llama"}, "alice/llama"),
+    ],
+)
+def test_a_role_of_another_users_run_is_out_of_reach(
+    victim: int, said: dict[str, str], run: str, sender: int, node: Node
+) -> None:
+    """Whichever way the same name is said, with a role or in one piece: the sender has a run of its own."""
+    node.rank(victim, 100, rank=0, **said)
+    before = node.of_run(run)
+    ways = {
+        ("llama", "critic"),
+        ("alice", "llama"),
+        ("alice/llama", "critic"),
+        ("alice", "critic"),
+        tuple(run.rsplit("/", 1)),
+    }
+    for pid, (name, role) in enumerate(sorted(ways), 200):
+        for rank in (0, 3):
+            shown = node.rank(sender, pid, name, rank, role=role, attempt=7, facts={"tier": "dev"})
+            assert shown.startswith(SENDERS[sender])
+    assert not node.refused
+    assert node.of_run(run) == before
+
+
+def test_root_in_a_container_says_no_role_that_is_a_users_run(node: Node) -> None:
+    """Root's names need no owner, but for those that another user has."""
+    node.rank(ALICE, 100, "llama", 0)
+    before = node.of_run("alice/llama")
+    assert node.rank(ROOT, 200, "alice", 3, role="llama") == "root/alice/llama"
+    assert node.rank(ROOT, 201, "ppo", 3, role="llama") == "ppo/llama"
+    assert node.of_run("alice/llama") == before
+
+
+def test_roles_of_one_run_on_a_gpu_are_one_owner(node: Node) -> None:
+    """A fault of the GPU pages once for the run, also where root is a user for each of its runs."""
+    for uid, run in ((ALICE, "alice/ppo"), (ROOT, "ppo")):
+        here = node.again()
+        here.rank(uid, 100, "ppo", 0, role="actor", uuid=GPU.uuid)
+        here.rank(uid, 101, "ppo", 0, role="critic", uuid=GPU.uuid)
+        assert {row[1] for row in here.on_gpu()} == {f"{run}/actor"}
 
 
 def changed(look: Callable[[], set[tuple[object, ...]]], act: Callable[[], None]) -> bool:

@@ -146,6 +146,7 @@ STORIES: Mapping[str, Story] = {
     "70": Story("software", "rank_failed"),
     "73a": Story("software", "communication_stall"),
     "73b": Story(*NOTHING, at=1500),
+    "74": Story("software", "communication_stall", run="ppo/critic"),
 }
 
 REACH_SECONDS = 5.0

@@ -177,6 +177,14 @@ def test_a_hang_without_a_culprit() -> None:
     assert said(alert("RunHung"), figures=missing, of_nodes_unseen=unseen)[1] == "monitoring"
 
 
+def test_a_role_that_waits_for_another_says_for_which() -> None:
+    """It has no page of its own: that is of the role that hangs."""
+    standing = [({"__name__": "run:overdue_seconds:min"}, 90.0), ({"__name__": "run:progress_age_seconds:min"}, 90.0)]
+    found = triage(figures=standing, waits_for=[({"run": "ppo/critic", "of": "ppo"}, 1.0)])
+    evidence = text.lines(found, (), 200)
+    assert any("it waits for ppo/critic, which hangs" in line for line in evidence)
+
+
 def test_a_frozen_rank_in_the_kernel_waits_for_a_disk() -> None:
     """State D is storage; all at once is the scheduler."""
     frozen = [({**RANK, "phase": "checkpoint", "pid": "4242", "process": "D"}, 40.0)]

@@ -17,6 +17,7 @@ class Variable(NamedTuple):
 
 VARIABLES = (
     Variable("TACHOGRAPH_RUN", RANK, "The run's name; otherwise `TORCHELASTIC_RUN_ID`, or Slurm's job."),
+    Variable("TACHOGRAPH_ROLE", RANK, "The role; otherwise torchrun's or a Ray actor's ([roles.md](roles.md))."),
     Variable("TACHOGRAPH_RANK", RANK, "The rank's number; otherwise `RANK`, PyTorch, MPI or Slurm."),
     Variable("TACHOGRAPH_LOCAL_RANK", RANK, "Its number on the node; otherwise `LOCAL_RANK`, MPI or Slurm."),
     Variable("TACHOGRAPH_WORLD_SIZE", RANK, "The number of ranks; otherwise `WORLD_SIZE`, PyTorch, MPI or Slurm."),

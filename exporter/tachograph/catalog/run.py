@@ -48,6 +48,10 @@ RUN_TIER = _row(
     "Tier of the run, for its alerts; absent for standard.",
     vocabulary=TIERS,
 )  # fmt: skip
+RUN_ROLE = _row(
+    "run_role_info", INFO, "", ("run", "role", "of"),
+    "One of several groups of ranks of a run: its role in the run `of`; absent for a run without roles.",
+)  # fmt: skip
 RUN_LIMIT = _row(
     "run_limit", GAUGE, "", ("run", "name", "set_by"),
     "Limit that applies to the run: its own (the most tolerant living rank's), otherwise the site's or the default.",

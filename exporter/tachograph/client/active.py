@@ -88,7 +88,7 @@ class ActiveCalls(NoOpCalls):
     def connect(self, socket: object) -> None:
         """Send all of it to the exporter, from the start on."""
         path, who = path_of(socket), self.state.identity
-        shutdown.make_room(Who(path, who.run, who.rank))
+        shutdown.make_room(Who(path, who.group, who.rank))
         self.sender = Sender(self.state, path)
 
     def register(self, forked: Callable[[], None]) -> None:

@@ -87,6 +87,7 @@ class Recorder(Uncopied):
         self,
         *excess: NoReturn,
         run: str | None = None,
+        role: str | None = None,
         rank: int | None = None,
         local_rank: int | None = None,
         world_size: int | None = None,
@@ -120,7 +121,14 @@ class Recorder(Uncopied):
         try:
             misuse = Misuse()
             identity = discover(
-                {"run": run, "rank": rank, "local_rank": local_rank, "world_size": world_size, "attempt": attempt},
+                {
+                    "run": run,
+                    "role": role,
+                    "rank": rank,
+                    "local_rank": local_rank,
+                    "world_size": world_size,
+                    "attempt": attempt,
+                },
                 os.environ,
                 misuse=misuse,
             )
@@ -179,7 +187,7 @@ class Recorder(Uncopied):
 
     @property
     def identity(self) -> Identity:
-        """Run, rank, local rank, world size and attempt, as detected."""
+        """Run, role, rank, local rank, world size and attempt, as detected."""
         return self._calls.identity
 
     def position(self, *excess: NoReturn, **unknown: NoReturn) -> tuple[int, str]:

@@ -143,6 +143,7 @@ class RankProcesses:
                 "run": fleet.run, "rank": rank, "local_rank": rank % fleet.gpus_per_node, "world_size": fleet.ranks,
                 "attempt": self._attempt, "pid": 10_000 + 1000 * self._attempt + fleet.gpu_of(rank), "facts": facts,
                 "uuid": self._claimed(rank), **({"coordinates": coordinates} if coordinates else {}),
+                **({"role": fleet.role} if fleet.role else {}),
             },
         )  # fmt: skip
 

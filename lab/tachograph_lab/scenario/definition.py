@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tachograph.wire import with_role
 from tachograph_lab.scenario import values
 from tachograph_lab.scenario.faults import Fault
 from tachograph_lab.scenario.values import optional, several, size
@@ -34,13 +35,14 @@ class ScenarioError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """One run on `nodes` nodes of `gpus_per_node` GPUs, a rank on each, of the user with the uid `owner`.
+    """One run, or a role of it, on `nodes` nodes of `gpus_per_node` GPUs, a rank on each, of the user of uid `owner`.
 
     With `claims` each rank says that it is on the GPU of that rank of the run of this name at node 0, GPU 0.
     Nodes are numbered within the run from 0; in the cluster, of `cluster_nodes` nodes, they begin at `first_node`.
     """
 
     run: str = optional(values.text, "llama-70b")
+    role: str = optional(values.text, "")
     tier: str = optional(values.choice("hero", "standard", "dev"), "standard")
     owner: int = optional(values.whole, USUAL_OWNER)
     claims: int | None = optional(values.whole, None)
@@ -56,7 +58,8 @@ class Fleet:
     @property
     def shown_run(self) -> str:
         """The name by which exporters show the run: without its owner only that of their own user."""
-        return self.run if self.owner == USUAL_OWNER else f"uid:{self.owner}/{self.run}"
+        run = with_role(self.run, self.role)
+        return run if self.owner == USUAL_OWNER else f"uid:{self.owner}/{run}"
 
     @property
     def ranks(self) -> int:

@@ -90,6 +90,7 @@ NOT_ON_THIS_FLEET = {
     "tachograph_run_amp_loss_scale": "bf16 needs no scaler",
     "tachograph_run_amp_skipped_steps_total": "bf16 needs no scaler",
     "tachograph_run_checkpoint_free_ratio": "the simulated run saves nowhere",
+    "tachograph_run_role_info": "the run has no roles",
     "tachograph_run_schedule_idle_seconds": "the loop has no watched schedule",
     "tachograph_run_schedule_idle_steps": "the loop has no watched schedule",
     "tachograph_run_schedule_step": "the loop has no watched schedule",

@@ -75,6 +75,38 @@ def test_a_name_is_qualified_where_another_user_could_say_it(run: str, job: Any,
     assert names().shown(Hello(v=1, run=run, rank=0, job=job), Peer(uid, IN_JOB)) == shown
 
 
+@pytest.mark.parametrize(
+    ("run", "job", "uid", "shown"),
+    [
+        ("ppo", None, ALICE, "alice/ppo/critic"),
+        ("ppo", None, CONTAINER, "uid:1003/ppo/critic"),
+        ("ppo", None, ROOT, "ppo/critic"),
+        ("ppo", None, EXPORTER, "ppo/critic"),
+        ("ppo-4711", SLURM, ALICE, "ppo-4711/critic"),
+        ("4711", SLURM, ALICE, "4711/critic"),
+        ("alice", None, ROOT, "root/alice/critic"),
+        ("mallory", None, EXPORTER, "tachograph/mallory/critic"),
+        ("uid:1003", None, ROOT, "root/uid:1003/critic"),
+        ("svc-4711", SLURM, MALLORY, "mallory/svc-4711/critic"),
+        ("alice/ppo", None, ROOT, "root/alice/ppo/critic"),
+        ("alice", None, ALICE, "alice/alice/critic"),
+    ],
+)
+def test_a_role_makes_no_name_of_another_user(run: str, job: Any, uid: int, shown: str) -> None:
+    """`alice/critic` is alice's run `critic`, and no role of a run `alice` that somebody else says."""
+    known: dict[int | str, str] = {**USERS, **{name: name for name in (*USERS.values(), "svc-4711")}}
+    names = RunNames("auto", EXPORTER, known.get, lambda pid: JOBS.get(pid, frozenset()))
+    hello = Hello(v=1, run=run, rank=0, job=job, role="critic")
+    assert names.shown(hello, Peer(uid, IN_JOB)) == shown
+    assert not names.is_role_awaited(hello, Peer(uid, IN_JOB), lambda _: False), "it is known by now"
+
+
+@pytest.mark.parametrize(("policy", "shown"), [("never", "alice/critic"), ("always", "root/alice/critic")])
+def test_a_site_decides_with_a_role_too(policy: str, shown: str) -> None:
+    """Nothing is looked up then."""
+    assert names(policy).shown(Hello(v=1, run="alice", rank=0, role="critic"), Peer(ROOT, OUTSIDE)) == shown
+
+
 @pytest.mark.parametrize("pid", [IN_OTHER_JOB, OUTSIDE])
 @pytest.mark.parametrize("run", ["4711", "llama-7b-4711", "4700_12"])
 def test_only_the_kernel_says_who_is_in_a_slurm_job(run: str, pid: int) -> None:

@@ -26,11 +26,11 @@ from tachograph.node.ranks.user_names import MAX_LOOKUPS, MAX_USERS, UserNames, 
 ALICE, BOB = 1001, 1002
 
 
-def idle(_: int) -> bool:
+def idle(_: int | str) -> bool:
     return False
 
 
-def busy(_: int) -> bool:
+def busy(_: int | str) -> bool:
     return True
 
 
@@ -38,12 +38,12 @@ class Service:
     """A name service that answers, or hangs until it is let go."""
 
     def __init__(self) -> None:
-        self.names: dict[int, str | None] = {ALICE: "alice", BOB: "bob"}
-        self.hanging: set[int] = set()
-        self.asked: list[int] = []
+        self.names: dict[int | str, str | None] = {ALICE: "alice", BOB: "bob"}
+        self.hanging: set[int | str] = set()
+        self.asked: list[int | str] = []
         self.go = threading.Event()
 
-    def __call__(self, uid: int) -> str | None:
+    def __call__(self, uid: int | str) -> str | None:
         self.asked.append(uid)
         if uid in self.hanging:
             assert self.go.wait(60)
@@ -67,6 +67,29 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         now[0] += seconds
 
     return turn
+
+
+def test_whether_a_name_is_a_users(service: Service, later: Callable[[float], None]) -> None:
+    """Where no name service answers it may be one; what was found stands while a run of that name has ranks."""
+    service.names["alice"] = "alice"
+    names = UserNames(service)
+    assert [names.may_be(name, idle) for name in ("alice", "ppo")] == [True, False]
+    assert not names.is_awaited("ppo", idle)
+    service.names["ppo"] = "ppo"
+    later(user_names.RETRY_SECONDS + 1)
+    assert not names.may_be("ppo", busy)
+    assert names.may_be("ppo", idle)
+    service.hanging.add("grpo")
+    assert names.is_awaited("grpo", idle)
+    later(user_names.PATIENCE_SECONDS + 1)
+    assert names.may_be("grpo", idle)
+
+
+def test_a_name_of_the_machine_is_found() -> None:
+    """By uid and by name."""
+    assert user_name(0) == user_name("root") == "root"
+    assert user_name("no such user") is None
+    assert user_name("\udcff") is None
 
 
 def test_a_user_is_looked_up_once(service: Service) -> None:
@@ -146,11 +169,20 @@ def test_lookups_refused_are_counted_by_user(service: Service, two_gpus: Any) ->
     assert table.shares.over == {(str(ALICE), "owner_lookups"): 1}
 
 
-def test_a_hello_waits_for_the_name_of_its_user_and_for_no_other(
-    service: Service, two_gpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("case", [(ALICE, {}, ALICE, "uid:1001/r"), (0, {"role": "critic"}, "r", "root/r/critic")])
+def test_a_hello_waits_for_the_name_of_a_user_and_for_no_other(
+    case: tuple[int, dict[str, object], int | str, str],
+    service: Service,
+    two_gpus: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first hello is held back, with all that follows it; another user's is answered meanwhile."""
-    service.hanging = {ALICE}
+    """The first hello is held back, with all that follows it; another user's is answered meanwhile.
+
+    With a role it may depend on whether the name of its run is a user's, too.
+    """
+    uid, more, asked, shown = case
+    service.hanging = {asked}
     monkeypatch.setattr(user_names, "PATIENCE_SECONDS", 1e9)
     table = RankTable(Limits(), Clock(), two_gpus, RunNames("auto", 990, service))
 
@@ -171,14 +203,15 @@ def test_a_hello_waits_for_the_name_of_its_user_and_for_no_other(
     async def play() -> None:
         hello: dict[str, object] = {"type": "hello", "run": "r", "rank": 0}
         async with AsyncExitStack() as closing:
-            held, writer = await said(closing, ALICE, hello, {"type": "state", "seq": 1, "time": 1.0, "step": 7})
+            state = {"type": "state", "seq": 1, "time": 1.0, "step": 7}
+            held, writer = await said(closing, uid, {**hello, **more}, state)
             reader, _ = await said(closing, BOB, hello)
             assert json.loads(await asyncio.wait_for(reader.readline(), 60))["run"] == "bob/r"
             assert [rank.key for rank in table.ranks()] == [("bob/r", "0")]
             monkeypatch.setattr(user_names, "PATIENCE_SECONDS", 0.0)
-            assert json.loads(await asyncio.wait_for(held.readline(), 60))["run"] == "uid:1001/r"
+            assert json.loads(await asyncio.wait_for(held.readline(), 60))["run"] == shown
             writer.write(b"nonsense\n")
             assert not json.loads(await asyncio.wait_for(held.readline(), 60))["ok"]
-            assert [(rank.key[0], rank.step) for rank in table.ranks()] == [("bob/r", None), ("uid:1001/r", 7)]
+            assert [(rank.key[0], rank.step) for rank in table.ranks()] == [("bob/r", None), (shown, 7)]
 
     asyncio.run(play())

@@ -1,7 +1,8 @@
-"""The identity of this process in its run: given explicitly, or detected from the environment that its launcher set.
+"""The identity of this process in its run: given explicitly, or detected from what its launcher set.
 
 Order: explicit argument, `TACHOGRAPH_*`, torchrun, `torch.distributed` if it is already initialised, MPI, Slurm; else
-rank 0 of run `local-<user>`. Each field is looked up separately; an invalid value is skipped and counted.
+rank 0 of run `local-<user>`. For the role: argument, `TACHOGRAPH_ROLE`, torchrun, the class of a Ray actor. Each field
+is looked up separately; an invalid value is skipped and counted.
 
 MPI comes before Slurm: in a Slurm job the processes of `mpirun` inherit `SLURM_PROCID` from their parent.
 A batch script has one as well, 0, and as `SLURM_NTASKS` the tasks that its job may start; how many there are is known
@@ -11,13 +12,15 @@ within a step of `srun` alone. Kubernetes numbers pods (`JOB_COMPLETION_INDEX`),
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tachograph.client.core.arguments import count, name
 from tachograph.client.core.misuse import Misuse
 from tachograph.client.core.notice import shown
+from tachograph.client.hello.role import launched_role, ray_role
 from tachograph.client.torch.loaded_torch import in_use
+from tachograph.wire import MAX_NAME_BYTES, MAX_RUN_BYTES, is_role, with_role
 
 # torchrun's static rendezvous calls every run "none": a name that names nothing.
 _NAMELESS = frozenset({"none", "None"})
@@ -41,9 +44,11 @@ _COUNTS: dict[str, tuple[str, ...]] = {
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 """The larger one is the attempt: a job that Slurm queues again begins with a new torchrun, whose count is 0."""
 
+ROLE_RULE = f"a role is printable text of 1 to {MAX_NAME_BYTES} bytes ({MAX_RUN_BYTES} with the run) without a slash"
+
 
 class Identity(NamedTuple):
-    """A rank's place in its run; `refused` counts the values that were skipped."""
+    """A rank's place in its run, or in one role of it; `refused` counts the values that were skipped."""
 
     run: str
     rank: int
@@ -51,6 +56,12 @@ class Identity(NamedTuple):
     world_size: int
     attempt: int
     refused: int
+    role: str = ""
+
+    @property
+    def group(self) -> str:
+        """The name by which its group of ranks goes: the run's, and its role if it has one, as `ppo/critic`."""
+        return with_role(self.run, self.role)
 
 
 def discover(
@@ -62,7 +73,9 @@ def discover(
     """Return the identity from explicit arguments (None: not given), the environment and torch.distributed."""
     refused = 0
 
-    def first(field: str, candidates: Iterator[object], read: Callable[[object], int | str | None]) -> int | str | None:
+    def first(
+        field: str, candidates: Iterable[object], read: Callable[[object], int | str | None], rule: str = ""
+    ) -> int | str | None:
         nonlocal refused
         for candidate in candidates:
             if candidate is None or (type(candidate) is str and candidate in ("", *_NAMELESS)):
@@ -72,7 +85,9 @@ def discover(
                 return value
             refused += 1
             if misuse is not None:
-                misuse.note("wrong_type", field, f"cannot be {shown(candidate)}: the value is ignored")
+                text = shown(candidate)
+                hint = f"is ignored: {rule}, not {text}" if rule else f"cannot be {text}: the value is ignored"
+                misuse.note("wrong_type", field, hint)
         return None
 
     run = first("run", _candidates(given.get("run"), _RUN, environment), name)
@@ -80,6 +95,14 @@ def discover(
         run = local_run(user)
     elif given.get("run") is None and run == environment.get("SLURM_ARRAY_JOB_ID"):
         run = f"{run}_{environment.get('SLURM_ARRAY_TASK_ID', '0')}"  # Slurm's own spelling of one task of an array
+    named = str(run)
+
+    def a_role(value: object) -> str | None:
+        text = name(value)
+        return text if text is not None and is_role(text, named) else None
+
+    roles = (given.get("role"), environment.get("TACHOGRAPH_ROLE"), launched_role(environment), ray_role())
+    role = first("role", roles, a_role, ROLE_RULE)
     counts = {
         field: first(field, _candidates(given.get(field), sources, environment), count)
         for field, sources in _COUNTS.items()
@@ -89,12 +112,13 @@ def discover(
         counts["attempt"] = max(int(times or 0) for times in restarts)
     rank = int(counts["rank"] or 0)
     return Identity(
-        run=str(run),
+        run=named,
         rank=rank,
         local_rank=int(counts["local_rank"] or 0),
         world_size=max(int(counts["world_size"] or 1), rank + 1),
         attempt=int(counts["attempt"] or 0),
         refused=refused,
+        role=str(role or ""),
     )
 
 

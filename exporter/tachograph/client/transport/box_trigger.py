@@ -207,7 +207,7 @@ class BoxTrigger:
         from tachograph.client.blackbox.box_file import box_file
 
         who = self._state.identity
-        return box_file(os.path.abspath(folder), own, who.run, who.attempt, who.rank, asked=is_asked)  # noqa: PTH100
+        return box_file(os.path.abspath(folder), own, who.group, who.attempt, who.rank, asked=is_asked)  # noqa: PTH100
 
     def _write(self, file: BoxFile, text: bytes) -> None:
         if self._writer is not None and self._writer.is_alive():

@@ -135,6 +135,8 @@ class RankState:
             "world_size": who.world_size, "attempt": who.attempt, "pid": os.getpid(), "facts": self._facts(),
             **visible_devices(os.environ),
         }  # fmt: skip
+        if who.role:
+            frame["role"] = who.role
         if self.accelerator.uuid is not None:
             frame["uuid"] = self.accelerator.uuid
         if job := batch_job(os.environ):
@@ -205,7 +207,7 @@ class RankState:
         now, who = time.time(), self.identity
         unix = now - time.perf_counter()
         facts: dict[str, object] = {
-            "box": BOX_VERSION, "run": who.run, "rank": who.rank, "local_rank": who.local_rank,
+            "box": BOX_VERSION, "run": who.group, "rank": who.rank, "local_rank": who.local_rank,
             "world_size": who.world_size, "attempt": who.attempt, "pid": os.getpid(), "time": now,
             "step": self.step.next, "phase": phase, "phase_since": unix + since, "phase_seconds": seconds,
             "progress_time": None if self.step.ended is None else unix + self.step.ended,

@@ -130,7 +130,7 @@ class Sender:
     @property
     def who(self) -> Who:
         """The rank, and the exporter's socket."""
-        return Who(self._path, self._state.identity.run, self._state.identity.rank)
+        return Who(self._path, self._state.identity.group, self._state.identity.rank)
 
     @property
     def steps(self) -> int:

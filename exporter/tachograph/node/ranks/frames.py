@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from tachograph.catalog.rank import EXIT_CODE
-from tachograph.wire import MAX_BOX_PARTS, MAX_BOX_REASON_BYTES, MAX_EVENTS, MAX_NAME_BYTES, VERSION, cut, is_name
+from tachograph.wire import (
+    MAX_BOX_PARTS,
+    MAX_BOX_REASON_BYTES,
+    MAX_EVENTS,
+    MAX_NAME_BYTES,
+    MAX_RUN_BYTES,
+    VERSION,
+    cut,
+    is_name,
+    is_role,
+)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # Unix seconds until the year 4147: milliseconds given by mistake are refused.
@@ -37,7 +47,7 @@ class FrameError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first frame of a connection: who is speaking. The last six fields are ignored if they are invalid.
+    """The first frame of a connection: who is speaking. From `facts` to `stacks` fields are ignored if invalid.
 
     Without a `world_size` the run has this rank and those before it.
     """
@@ -57,11 +67,17 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     metrics: Any = None
     coordinates: Any = None
     stacks: Any = None
+    role: str = ""
 
     def __post_init__(self) -> None:
         if not is_name(self.run):
             raise ValueError(
                 f"run must be printable text of 1 to {MAX_NAME_BYTES} bytes in UTF-8, got {len(self.run)} characters"
+            )
+        if self.role and not is_role(self.role, self.run):
+            raise ValueError(
+                f"role must be printable text of 1 to {MAX_NAME_BYTES} bytes in UTF-8 without a slash, and at most "
+                f"{MAX_RUN_BYTES} with the run, got {len(self.role)} characters"
             )
         if self.world_size == 0:
             msgspec.structs.force_setattr(self, "world_size", self.rank + 1)

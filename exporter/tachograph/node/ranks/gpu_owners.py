@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from tachograph.node.process_status import process_status
 from tachograph.node.ranks.rank import Rank
+from tachograph.wire import without_role
 
 FAULT_SECONDS = 60.0
 """How long a rank that did not finish is shown beside living ones: a fault of their GPU may have killed it."""
@@ -84,7 +85,7 @@ class GpuOwners:
 
 
 def _owner(rank: Rank) -> Owner:
-    return rank.peer.uid or rank.hello.run
+    return rank.peer.uid or without_role(rank.hello.run, rank.hello.role)
 
 
 def _just_died(rank: Rank, now: float) -> bool:

@@ -251,13 +251,15 @@ class Rank:
         )
 
     @classmethod
-    def ended_before(cls, run: str, saved: SavedProcess, end: SavedEnd, limits: Limits, drops: Counter[str]) -> Rank:
+    def ended_before(
+        cls, run: str, saved: SavedProcess, end: SavedEnd, limits: Limits, drops: Counter[str], *, role: str = ""
+    ) -> Rank:
         """Return a rank whose process ended while a previous exporter ran, as that saved it."""
         facts = dict(zip(catalog.TRAIN_CONFIG_INFO.labels[2:], end.config, strict=False))
         said = Hello(
-            v=1, run=run, rank=saved.rank, local_rank=end.local_rank, world_size=end.world_size, attempt=saved.attempt,
-            pid=saved.hello_pid, uuid=end.gpu[1] or None, facts=facts,
-        )  # fmt: skip
+            v=1, run="-", rank=saved.rank, local_rank=end.local_rank, world_size=end.world_size, attempt=saved.attempt,
+            pid=saved.hello_pid, uuid=end.gpu[1] or None, facts=facts, role=role,
+        ).shown_as(run)  # fmt: skip
         rank = cls(said, Peer(saved.uid, saved.pid), None, limits, drops, restarts=saved.restarts, first=False)
         rank.resume(saved)
         rank.heartbeat, rank.heard = saved.heartbeat, end.ended if saved.heard is None else saved.heard

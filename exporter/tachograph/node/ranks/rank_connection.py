@@ -202,11 +202,11 @@ class RankConnection(asyncio.BufferedProtocol):
             if self._ended:  # by us; what a sender wrote before it left is read, though no answer reaches it any more
                 return
             is_over = self._share.wait_seconds() > 0
-            if is_over or (not self.greeted and self._table.is_owner_awaited(self.peer.uid)):
+            began = time.thread_time()
+            if is_over or (not self.greeted and self._is_awaited(line)):
                 self._held = b"\n".join((*lines[position:], rest))
                 self._pause(None if is_over else SHORTEST_WAIT_SECONDS)
                 return
-            began = time.thread_time()
             taken = self._line(line)
             self._share.spend_on_frame(time.thread_time() - began)
             if not taken:
@@ -219,6 +219,16 @@ class RankConnection(asyncio.BufferedProtocol):
         self._partial += rest
         if len(self._partial) > MAX_FRAME_BYTES:
             self._oversized()
+
+    def _is_awaited(self, end: bytes) -> bool:
+        """Return whether a first line that ends so should wait, because a name is being looked up."""
+        if self._table.is_owner_awaited(self.peer.uid):
+            return True
+        try:
+            frame = decode(bytes(self._partial) + end)
+        except FrameError:
+            return False
+        return isinstance(frame, Hello) and self._table.is_role_awaited(frame, self.peer)
 
     def close(self) -> None:
         """Close the connection; pending answers are still sent, unless the sender has stopped reading."""

@@ -142,7 +142,7 @@ class RankTable:
         old = self._claimable(link, hello, peer)
         if old is not None and not old.same_process(hello, peer):
             self.gone(old)
-        run = self._runs.get(hello.run) or self._new_run(hello.run, peer.uid)
+        run = self._runs.get(hello.run) or self._new_run(hello, peer.uid)
         absent = run.absent.get(hello.rank)
         rank = self._speaker_of(run, hello, peer, link)
         if old is None:
@@ -184,12 +184,20 @@ class RankTable:
         """Return whether a first hello should wait, because its user's name is being looked up."""
         return self._names.is_awaited(uid, self._has_ranks)
 
-    def _has_ranks(self, uid: int) -> bool:
-        return any(run.owner == uid and run.ranks for run in self._runs.values())
+    def is_role_awaited(self, hello: Hello, peer: Peer) -> bool:
+        """Return whether this hello should wait, because it is being looked up whether its run is a user's name."""
+        return self._names.is_role_awaited(hello, peer, self._has_ranks)
 
-    def _new_run(self, name: str, owner: int) -> Run:
-        self.boxes.drop_of_others(name, owner)
-        return Run(owner)
+    def _has_ranks(self, who: int | str) -> bool:
+        """Return whether a user has ranks, by uid, or a run has ranks with roles, by name."""
+        return any(
+            run.ranks and (name.startswith(f"{who}/") if isinstance(who, str) else run.owner == who)
+            for name, run in self._runs.items()
+        )
+
+    def _new_run(self, hello: Hello, owner: int) -> Run:
+        self.boxes.drop_of_others(hello.run, owner)
+        return Run(owner, hello.role)
 
     def _speaker_of(self, run: Run, hello: Hello, peer: Peer, link: object) -> Rank:
         """Return the rank for a process: the one it had, or a new one that continues from what is known."""
@@ -396,7 +404,7 @@ class RankTable:
             for number, process in list(run.absent.items()):
                 if process.end is None or number in run.ranks:
                     continue
-                rank = Rank.ended_before(name, process, process.end, self._limits, self.dropped)
+                rank = Rank.ended_before(name, process, process.end, self._limits, self.dropped, role=run.role)
                 if now - process.end.ended > self._retention(rank):
                     continue
                 del run.absent[number]
@@ -588,7 +596,8 @@ class RankTable:
 
     def _view(self, name: str, run: Run) -> RunView:
         states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}
-        return RunView(name, states, self._clock.monotonic(), self._clock.wall(), self.site_limits, self.peak_flops_of)
+        now, wall = self._clock.monotonic(), self._clock.wall()
+        return RunView(name, states, now, wall, self.site_limits, self.peak_flops_of, run.role)
 
     def on_gpus(self) -> Iterator[Sample]:
         """Yield the rank on each GPU, or one of each user; none that claims a GPU on which the driver lists others.

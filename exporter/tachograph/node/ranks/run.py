@@ -48,10 +48,10 @@ KEPT_EVENTS = 16
 
 
 class Run:
-    """One run on this node; it is owned by the uid whose rank said hello first."""
+    """One run on this node, or one role of it; it is owned by the uid whose rank said hello first."""
 
-    def __init__(self, owner: int) -> None:
-        self.owner = owner
+    def __init__(self, owner: int, role: str = "") -> None:
+        self.owner, self.role = owner, role
         self.ranks: dict[int, Rank] = {}
         self.absent: dict[int, SavedProcess] = {}
         """Processes known to a previous exporter that have not said hello to this one."""
@@ -81,12 +81,13 @@ class Run:
             histograms={key: histogram.copy() for key, histogram in self.histograms.items()},
             restarts=dict(self.restarts),
             processes=[*known, *self.absent.values()],
+            role=self.role,
         )
 
     @classmethod
     def restored(cls, saved: SavedRun) -> Run:
         """Return a run saved by a previous exporter; its ranks have to say hello again."""
-        run = cls(saved.owner)
+        run = cls(saved.owner, saved.role)
         run.totals = RunTotals(saved.totals)
         run.histograms = {
             key: RunHistogram(counts, total)

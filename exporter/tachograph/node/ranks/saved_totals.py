@@ -83,6 +83,7 @@ class SavedRun(msgspec.Struct, frozen=True):
     histograms: dict[str, tuple[list[Count], Sum]]
     restarts: dict[int, Count]
     processes: list[SavedProcess]
+    role: str = ""
 
 
 class SavedRank(msgspec.Struct, frozen=True):

@@ -26,12 +26,16 @@ MAX_LOOKUPS = 16
 """Lookups under way at once; users beyond it are shown by their uids."""
 
 
-def user_name(uid: int) -> str | None:
-    """Return the name of a user as this machine knows it, None if it has none, as in most containers."""
+def user_name(user: int | str) -> str | None:
+    """Return the name of a user, given by uid or name, as this machine knows it; None if it has none."""
     try:
-        return pwd.getpwuid(uid).pw_name or None
-    except (KeyError, OverflowError, OSError):
+        return (pwd.getpwnam(user) if isinstance(user, str) else pwd.getpwuid(user)).pw_name or None
+    except (KeyError, OverflowError, OSError, ValueError):  # the last for a name that has no encoding
         return None
+
+
+HasRanks = Callable[[int | str], bool]
+"""Whether a user has ranks, by uid; or a run, by name."""
 
 
 @dataclass
@@ -47,21 +51,30 @@ class UserNames:
     """Says how each user is shown, and never otherwise while that user has ranks: by name, or as `uid:165600`.
 
     No name can be taken for another: one with a colon or a slash, which no system allows, is replaced by the uid.
+    A user may be asked for by name instead of the uid: is there one?
     """
 
-    def __init__(self, lookup: Callable[[int], str | None] = user_name) -> None:
+    def __init__(self, lookup: Callable[[int | str], str | None] = user_name) -> None:
         self._lookup = lookup
-        self._users: dict[int, _User] = {}
+        self._users: dict[int | str, _User] = {}
         self._lookups: list[threading.Thread] = []
         self.refused: set[int] = set()
         """Users whose names were not looked up, for too many others were; whoever counts them empties it."""
 
-    def is_awaited(self, uid: int, has_ranks: Callable[[int], bool]) -> bool:
+    def is_awaited(self, uid: int | str, has_ranks: HasRanks) -> bool:
         """Return whether a user's name is being looked up and may still come; the first call starts that."""
         user = self._user(uid, has_ranks)
         return not (user.shown or user.answered.is_set() or _left(user) <= 0)
 
-    def shown(self, uid: int, has_ranks: Callable[[int], bool]) -> str:
+    def may_be(self, name: str, has_ranks: HasRanks) -> bool:
+        """Return whether a user has this name, and so it may be where nobody knows; it waits as `shown` does."""
+        user = self._user(name, has_ranks)
+        if not user.shown:
+            user.answered.wait(max(_left(user), 0.0))
+            user.shown = "uid:" if user.answered.is_set() and user.name is None else name
+        return user.shown == name
+
+    def shown(self, uid: int, has_ranks: HasRanks) -> str:
         """Return how a user is shown; it waits for what `is_awaited` reports."""
         user = self._user(uid, has_ranks)
         if not user.shown:
@@ -69,7 +82,7 @@ class UserNames:
             user.shown = user.name if user.name and _is_plain(user.name) else f"uid:{uid}"
         return user.shown
 
-    def _user(self, uid: int, has_ranks: Callable[[int], bool]) -> _User:
+    def _user(self, uid: int | str, has_ranks: HasRanks) -> _User:
         user, now = self._users.get(uid), time.monotonic()
         if user is not None and user.shown.startswith("uid:") and now - user.asked > RETRY_SECONDS:
             user = user if has_ranks(uid) else None
@@ -83,11 +96,11 @@ class UserNames:
                 user.lookup = threading.Thread(target=self._look_up, args=(uid, user), name="user name", daemon=True)
                 user.lookup.start()
                 self._lookups.append(user.lookup)
-            else:
+            elif isinstance(uid, int):
                 self.refused.add(uid)
         return user
 
-    def _look_up(self, uid: int, user: _User) -> None:
+    def _look_up(self, uid: int | str, user: _User) -> None:
         try:
             user.name = self._lookup(uid)
         finally:

@@ -20,7 +20,7 @@ class RunView:
     """The ranks of a run with their states, `now` by the monotonic clock, as all times are; `wall` is that of the day.
 
     `site_limits` has the site's limits by name. `peak_flops` returns the peak FLOP/s of a rank's device, None where
-    that is not known.
+    that is not known. `role` is that of a run that is one role of another, whose name and role `run` has.
     """
 
     run: str
@@ -29,6 +29,7 @@ class RunView:
     wall: float
     site_limits: Mapping[str, float] = field(default_factory=dict)
     peak_flops: Callable[[Rank], float | None] = lambda _: None
+    role: str = ""
 
     @cached_property
     def running(self) -> Sequence[Rank]:
