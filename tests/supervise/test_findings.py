@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tachograph.node.judgement.private import WITHHELD
+from tachograph.node.ranks.frames import Peer
 from tachograph.supervise import findings
 from tachograph.supervise.findings import FindingSource, RunSeen, Unknown, worst
 from tests.supervise.world import dead, rank, run
@@ -57,6 +58,41 @@ def test_what_ended_before_the_attempt_is_not_its_own(pages: Any, played: Any) -
     assert isinstance(seen, RunSeen)
     assert worst(seen) is not None
     assert isinstance(source(pages).look(5.0), Unknown)
+
+
+def test_what_is_shown_before_an_attempt_begins_is_of_an_earlier_one(pages: Any, played: Any) -> None:
+    """However late its end is seen; the next process of the rank is new, also for an exporter that lost its counts."""
+    played.table.greet("a")
+    played.table.tell("a", 7, step=7)
+    played.serve()
+    asked = source(pages)
+    assert isinstance(asked.look(100.0), RunSeen)
+    asked.begin()
+    played.table.lost("a")
+    played.hand.turn(5.0)
+    played.table.tick()
+    played.serve()
+    assert isinstance(asked.look(100.0), Unknown)
+    played.table.greet("b", peer=Peer(1000, 5151))
+    played.table.tell("b", 1, step=7)
+    played.serve()
+    assert isinstance(asked.look(100.0), RunSeen)
+    asked.begin()
+    (told,) = (one for run in json.loads(pages.judged)["runs"] for one in run["ranks"])
+    pages.judged = pages.judged.replace(f'"pid": "{told["pid"]}"', '"pid": "6161"').replace(
+        '"restarts": 1', '"restarts": 0'
+    )
+    assert isinstance(asked.look(100.0), RunSeen)
+
+
+def test_a_part_of_a_run_is_not_judged(pages: Any, played: Any) -> None:
+    """Ranks on another node, or that have not begun: nothing is known of them, so nothing of the run."""
+    played.table.greet("a", world_size=2)
+    played.table.tell("a", 7, step=7)
+    played.serve()
+    seen = source(pages).look(100.0)
+    assert isinstance(seen, Unknown)
+    assert "only 1 of the 2 ranks of run r have reported" in seen.why
 
 
 def test_a_run_is_found_under_the_name_of_its_owner(pages: Any, played: Any) -> None:

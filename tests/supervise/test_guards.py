@@ -112,6 +112,42 @@ def test_an_excuse_has_an_end(folder: Path) -> None:
     assert world.did == ["started", "kept", "ended", "started"]
 
 
+def test_a_run_that_goes_on_while_evidence_is_kept_is_left_alone(folder: Path) -> None:
+    """That takes up to 20 s: what was decided on may be gone. The next supervisor does not catch up on it either."""
+    world = World(folder, lambda *_: run() if "kept" in world.did else hung(), ends=[(0, 100.0)])
+    assert world.supervise() == 0
+    assert world.did == ["started", "kept"]
+    assert world.decisions() == [("act", "hung", "restart"), ("held", "hung", "gone")]
+    assert [one for one in world.entries if one["kind"] == "intent" and one["action"] == "restart"] == []
+
+
+def test_a_signal_while_evidence_is_kept_ends_the_run(folder: Path) -> None:
+    """A preemption in that moment is passed on, and no other attempt is started."""
+    world = World(folder, lambda *_: hung(), ends=[(1, 100.0)])
+    keep, wait = world.keep, world.wait
+
+    def keep_long(number: str, seen: RunSeen) -> str:
+        signalled = [] if world.children[0].told else [signal.SIGTERM]
+        world.wait = lambda *given: [*wait(*given), *(signalled.pop() for _ in signalled[:])]  # type: ignore[method-assign]
+        return keep(number, seen)
+
+    world.keep = keep_long  # type: ignore[method-assign]
+    assert world.supervise() == 1
+    assert world.children[0].told == [signal.SIGTERM]
+    assert world.did == ["started", "kept"]
+
+
+def test_ranks_that_the_command_has_not_started_are_not_its_own(folder: Path) -> None:
+    """Another run of the same name and user hangs: this one is left alone."""
+    foreign = hung()
+    foreign = replace(foreign, ranks=tuple(replace(one, pid=str(os.getppid())) for one in foreign.ranks))
+    world = World(folder, lambda *_: foreign, ends=[(0, 300.0)])
+    world.on_wait = lambda world: vars(world.children[-1]).update(pid=os.getpid())
+    assert world.supervise() == 0
+    assert world.did == ["started"]
+    assert "which this command has not started" in world.said[0]
+
+
 def test_a_debugger_is_left_alone(folder: Path) -> None:
     """A rank that a debugger has stopped is frozen, and a person is at it; one that was stopped otherwise is not."""
     traced = run(rank(0), rank(1, state="frozen", process="t (tracing stop)"), state="frozen")

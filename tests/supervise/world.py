@@ -16,8 +16,8 @@ from tachograph.supervise.training import AttemptEnd
 BEGIN = 1_790_000_000.0
 
 RANK = RankSeen(
-    rank=0, state="running", ended_seconds=None, end_reason="", message="", step=10, phase="forward", phase_seconds=0.1,
-    pid="", where="", process="", uuid="", is_lost=False, nonfinite_step=None,
+    rank=0, restarts=0, state="running", ended_seconds=None, end_reason="", message="", step=10, phase="forward",
+    phase_seconds=0.1, pid="", where="", process="", uuid="", is_lost=False, nonfinite_step=None,
 )  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def rank(number: int = 0, **facts: Any) -> RankSeen:
 def run(*ranks: RankSeen, **facts: Any) -> RunSeen:
     """A run that makes steps, but for these facts."""
     usual = {
-        "name": "r", "time": 0.0, "state": "running", "seconds_without_step": 0.1, "hang_limit": 15.0,
+        "name": "r", "time": 0.0, "state": "running", "world_size": 2, "seconds_without_step": 0.1, "hang_limit": 15.0,
         "saving_seconds": None, "culprit": None, "checkpoint_step": None, "problems": (), "gpu_trouble": (),
     }  # fmt: skip
     return RunSeen(ranks=ranks or (rank(0), rank(1)), **(usual | facts))
@@ -108,6 +108,9 @@ class World:
         assert self.now < self.last, "it never ends"
         self.on_wait(self)
         return [number for at, number in self.signals.items() if before < at <= self.now]
+
+    def begin(self) -> None:
+        """All of it is of the new attempt."""
 
     def look(self, _: float) -> RunSeen | Unknown:
         seen = self.look_at(len(self.children) - 1, self.now - self.began)

@@ -48,11 +48,11 @@ class Decision:
     step: int | None = None
 
 
-CONTRADICTION, EXCUSE, WAIT, COOL_DOWN = "contradiction", "excuse", "wait", "cool_down"
+CONTRADICTION, EXCUSE, WAIT, COOL_DOWN, GONE = "contradiction", "excuse", "wait", "cool_down", "gone"
 
 
 class Hold(NamedTuple):
-    """Why nothing is done now although a finding holds: one of four guards, and in words."""
+    """Why nothing is done now although a finding holds: one of these guards, and in words."""
 
     guard: str
     why: str

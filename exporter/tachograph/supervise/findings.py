@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tachograph.catalog.rank import ALIVE
@@ -37,6 +37,7 @@ class RankSeen:
     """A rank as the exporter shows it; `ended_seconds` is None while its process runs."""
 
     rank: int
+    restarts: int
     state: str
     ended_seconds: float | None
     end_reason: str
@@ -59,6 +60,7 @@ class RunSeen:
     name: str
     time: float
     state: str
+    world_size: int
     seconds_without_step: float | None
     hang_limit: float
     saving_seconds: float | None
@@ -87,13 +89,44 @@ class Unknown:
 
 
 class FindingSource:
-    """The exporter at an address, asked for one run under any of the names by which it may show that."""
+    """The exporter at an address, asked for one run under any of the names by which it may show that.
+
+    Ranks of earlier attempts are shown until their next process says hello: `begin` notes them, and they are left out.
+    """
 
     def __init__(self, address: str, names: Iterable[str]) -> None:
         self._address, self._names, self._shown = address, tuple(names), without_password(address)
+        self._earlier: dict[int, RankSeen] = {}
+
+    def begin(self) -> None:
+        """Take all ranks that are shown now for those of earlier attempts; call it before an attempt is started."""
+        shown = self._ask()
+        self._earlier = {} if isinstance(shown, Unknown) else {rank.rank: rank for rank in shown.ranks}
 
     def look(self, attempt_seconds: float) -> RunSeen | Unknown:
         """Return what is known of the run; ranks that ended before this attempt, so many seconds ago, are left out."""
+        shown = self._ask()
+        if isinstance(shown, Unknown):
+            return shown
+        for rank in shown.ranks:
+            if rank.rank in self._earlier and _follows(rank, self._earlier[rank.rank]):
+                del self._earlier[rank.rank]
+        ranks = tuple(
+            rank
+            for rank in shown.ranks
+            if rank.rank not in self._earlier and (rank.ended_seconds is None or rank.ended_seconds < attempt_seconds)
+        )
+        if not ranks:
+            return Unknown(f"no rank of this attempt of run {shown.name} has reported to the exporter yet")
+        if len(ranks) < shown.world_size:
+            return Unknown(
+                f"only {len(ranks)} of the {shown.world_size} ranks of run {shown.name} have reported to the exporter: "
+                "the others begin, have no recorder, or are on another node"
+            )
+        return replace(shown, ranks=ranks)
+
+    def _ask(self) -> RunSeen | Unknown:
+        """Return the run with all its ranks."""
         try:
             answer = ask(self._address + PATH, ASK_SECONDS, most=MOST_BYTES)
         except HttpError as error:
@@ -104,24 +137,28 @@ class FindingSource:
             said = json.loads(answer.body)
             if said["version"] != VERSION:
                 return Unknown(f"the exporter at {self._shown} speaks version {said['version']!r:.20}, not {VERSION}")
-            return seen(said, self._names, attempt_seconds)
+            return _run(said, self._names)
         except UNREADABLE as error:
             return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
 
 
-def seen(said: Mapping[str, Any], names: Sequence[str], attempt_seconds: float) -> RunSeen | Unknown:
+def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
+    """Return whether a rank is a later process than that one; an exporter that was restarted may count from 0 again."""
+    return rank.restarts > earlier.restarts or (bool(rank.pid and earlier.pid) and rank.pid != earlier.pid)
+
+
+def _run(said: Mapping[str, Any], names: Sequence[str]) -> RunSeen | Unknown:
     """Return the run in an answer; raise one of UNREADABLE for an answer of another form."""
     run = next((one for one in said["runs"] if one["run"] in names), None)
     if run is None:
         return Unknown(f"no rank of run {names[0]} has reported to the exporter")
-    ranks = [rank for rank in map(_rank, run["ranks"]) if _is_of(rank, attempt_seconds)]
-    if not ranks:
-        return Unknown(f"no rank of this attempt of run {names[0]} has reported to the exporter yet")
+    ranks = [_rank(rank) for rank in run["ranks"]]
     uuids = {rank.uuid for rank in ranks if rank.uuid}
     return RunSeen(
         name=run["run"],
         time=float(said["time"]),
         state=run["state"],
+        world_size=run["world_size"],
         seconds_without_step=_known(run["seconds_without_step"]),
         hang_limit=decode_number(run["hang_limit_seconds"]),
         saving_seconds=_known(run["saving_seconds"]),
@@ -138,6 +175,7 @@ def seen(said: Mapping[str, Any], names: Sequence[str], attempt_seconds: float) 
 def _rank(said: Mapping[str, Any]) -> RankSeen:
     return RankSeen(
         rank=int(said["rank"]),
+        restarts=int(said["restarts"]),
         state=said["state"],
         ended_seconds=_known(said["ended_seconds"]),
         end_reason=said["end_reason"],
@@ -157,10 +195,6 @@ def _rank(said: Mapping[str, Any]) -> RankSeen:
 def _known(value: object) -> float | None:
     number = None if value is None else decode_number(value)
     return None if number is None or math.isnan(number) else number
-
-
-def _is_of(rank: RankSeen, attempt_seconds: float) -> bool:
-    return rank.ended_seconds is None or rank.ended_seconds < attempt_seconds
 
 
 @dataclass(frozen=True)

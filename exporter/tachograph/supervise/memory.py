@@ -112,8 +112,8 @@ def take(memory: RunMemory, entry: Entry) -> None:
         if step is not None:
             memory.best_step = step if memory.best_step is None else max(memory.best_step, step)
         memory.checkpoints = entry.get("checkpoints") or memory.checkpoints
-        if kind == DECISION and entry["outcome"] == DECIDED and entry["action"] != LEAVE:
-            memory.decided = entry
+        if kind == DECISION and entry["outcome"] in (DECIDED, HELD):
+            memory.decided = entry if entry["action"] != LEAVE else None
         if kind == ENDED:
             memory.runs, memory.decided = False, None
             if entry["how"] == FINISHED:

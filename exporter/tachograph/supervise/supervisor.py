@@ -18,7 +18,7 @@ from typing import Protocol
 
 from tachograph.humanize import age, count, listed
 from tachograph.process_tree import below, started_at
-from tachograph.supervise.decision import COOL_DOWN, WAIT, Decision, Situation, decide, held_back, not_before
+from tachograph.supervise.decision import COOL_DOWN, GONE, WAIT, Decision, Situation, decide, held_back, not_before
 from tachograph.supervise.findings import EXITED, NOT_FINITE, TOLD, RankSeen, RunFinding, RunSeen, Unknown, worst
 from tachograph.supervise.journal import (
     ATTEMPT,
@@ -83,6 +83,9 @@ CONFIRMATIONS = "confirmed"
 class RunWatch(Protocol):
     """Where findings come from."""
 
+    def begin(self) -> None:
+        """Note that an attempt begins: what is shown now is of earlier ones."""
+
     def look(self, attempt_seconds: float) -> RunSeen | Unknown:
         """Return what is known of the run now."""
 
@@ -103,7 +106,7 @@ class RunningAttempt(Protocol):
         """Return whether the command has ended."""
 
     def end(self) -> AttemptEnd:
-        """AttemptEnd it with all that it started."""
+        """End it with all that it started."""
 
     def wait(self) -> AttemptEnd:
         """Return how it ended, once nothing of it is left."""
@@ -185,6 +188,8 @@ class Supervisor:
                 status = self._after(training)
                 if status is not None:
                     return status
+                if self._signalled_within(0.0):
+                    return -self._told[0]
                 training = self._begin()
             for number in self._signals.wait([training], next_look - self._clock.monotonic()):
                 self._pass_on(training, number)
@@ -195,6 +200,8 @@ class Supervisor:
                 if isinstance(result, int):
                     return result
                 if result is not None:
+                    if self._signalled_within(0.0):
+                        return -self._told[0]
                     training = self._begin()
 
     def tick(self, training: RunningAttempt) -> int | Decision | None:
@@ -258,6 +265,7 @@ class Supervisor:
         self._best_before, self._pending, self._seen = memory.best_step, None, None
         self._processes, self._told = {}, []
         self._blind_since, self._is_blind = None, False
+        self._source.begin()
         self._write(ATTEMPT, attempt=plan.attempt, action=plan.action, reason=plan.reason, resume_step=plan.step)
         self._at("before start")
         self._began = self._clock.monotonic()
@@ -388,6 +396,12 @@ class Supervisor:
             return Unknown("the exporter gives the same answer as before: it stands still")
         if isinstance(seen, RunSeen):
             self._remember_processes(training, seen)
+            if foreign := [rank for rank in seen.ranks if rank.pid and not self._is_ours(rank)]:
+                return Unknown(
+                    f"rank {foreign[0].rank} of run {seen.name} is process {foreign[0].pid}, which this command has "
+                    "not started: another run has the same name, or the exporter numbers the processes of this "
+                    "container differently"
+                )
         return seen
 
     def _note(self, seen: RunSeen | Unknown) -> None:
@@ -426,6 +440,9 @@ class Supervisor:
             return
         ours = {training.pid, *below(training.pid)}
         self._processes.update({rank: (pid, started_at(pid)) for rank, pid in new.items() if pid in ours})
+
+    def _is_ours(self, rank: RankSeen) -> bool:
+        return str(self._processes.get(rank.rank, (0, ""))[0]) == rank.pid
 
     def _is_there(self, rank: RankSeen) -> bool | None:
         pid, started = self._processes.get(rank.rank, (0, ""))
@@ -586,6 +603,8 @@ class Supervisor:
                 return False
         if decision.action == LEAVE:
             return True
+        if not situation.ended and not self._still_holds(training, situation):
+            return False
         ended: list[AttemptEnd] = []
 
         def end() -> str:
@@ -601,6 +620,18 @@ class Supervisor:
             )
             self._is_unkillable = True
         return True
+
+    def _still_holds(self, training: RunningAttempt, situation: Situation) -> bool:
+        """Return whether a finding still holds now that its evidence is kept, which takes a while."""
+        for number in self._signals.wait([], 0.0):
+            self._pass_on(training, number)
+        seen = self._source.look(self._clock.monotonic() - self._began)
+        finding = worst(seen) if isinstance(seen, RunSeen) else None
+        if not self._told and not training.has_ended() and finding and finding.trigger == situation.finding.trigger:
+            return True
+        self._pending = None
+        self._hold(situation, GONE, "it was gone before anything was ended")
+        return False
 
     def _effect(self, number: str, do: Callable[[], str], **facts: object) -> bool:
         """Do something with its intention written before and its outcome after; return False if it was not done."""
