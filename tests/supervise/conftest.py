@@ -67,9 +67,9 @@ class Supervised:
         )
         return self.processes[-1]
 
-    def ranks(self, mode: str, *options: object) -> subprocess.Popen[str]:
+    def ranks(self, mode: str, *options: object, **more: str) -> subprocess.Popen[str]:
         """Start a supervisor of ranks without PyTorch (`ranks.py`)."""
-        return self.start(mode, [sys.executable, RANKS, self.folder, *options])
+        return self.start(mode, [sys.executable, RANKS, self.folder, *options], **more)
 
     def end(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         """Return its status and what it said, once it has ended."""

@@ -1,7 +1,8 @@
 """A launcher of a few ranks that record themselves and train nothing; without PyTorch it starts in a tenth of a second.
 
 As torchrun does, it ends the others when one rank fails. `--fail WHAT@STEP` has rank 1 fail in the attempts given by
-`--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, or `nan`. Every attempt leaves its plan and its processes.
+`--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, `loop` for ever, or `nan`. Every attempt leaves its plan and
+its processes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
         if fails and step >= int(at) and kind == "raise":
             raise ValueError("a batch of no size")
         with recorder.step(step) as one:
-            wait(given.step_seconds)
+            with recorder.phase("forward"):
+                while fails and step >= int(at) and kind == "loop":
+                    wait(given.step_seconds)
+                wait(given.step_seconds)
             with recorder.collective("all_reduce"):
                 together.wait()
             one.log(loss=float("nan") if fails and kind == "nan" and step >= int(at) else 2.0)

@@ -12,7 +12,8 @@ import pytest
 
 from tachograph.supervise.findings import RunSeen, Unknown
 from tachograph.supervise.journal import NAME
-from tachograph.supervise.supervisor import ACT, ASK, SHADOW, STATUS_STOPPED, Supervisor
+from tachograph.supervise.ledger import ACT, ASK, SHADOW
+from tachograph.supervise.supervisor import STATUS_STOPPED, Supervisor
 from tests.supervise.world import World, dead, hung, rank, run
 
 GONE = Unknown("the exporter does not answer")

@@ -146,8 +146,8 @@ def test_a_supervisor_killed_at_any_point_neither_repeats_nor_loses(tmp_path: Pa
     world = World(tmp_path, lambda *_: run(), ends=[(0, 30.0)])
     supervisor = world.supervisor()
     assert supervisor.supervise(["train"]) == 0
-    after = supervisor._journal.entries
-    supervisor._journal.close()
+    after = supervisor._ledger._journal.entries
+    supervisor._ledger._journal.close()
     assert world.did == ["started"]
     assert [entry["action"] for entry in after if entry["kind"] == "intent" and "cost" in entry] == [
         "restart_from_checkpoint"

@@ -57,15 +57,17 @@ def test_shadow_mode_leaves_the_run_as_it_is(supervised: Supervised) -> None:
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_ended_and_restarted(supervised: Supervised) -> None:
-    """A rank that hangs by SIGSTOP: its processes are gone before the next attempt begins."""
-    process = supervised.ranks("act", "--fail", "stop@60", "--steps", "100")
+@pytest.mark.parametrize(("kind", "trigger"), [("stop", "frozen"), ("loop", "hung")])
+def test_a_standstill_is_ended_and_restarted(supervised: Supervised, kind: str, trigger: str) -> None:
+    """A rank that is stopped, or loops for ever: its processes are gone before the next attempt begins."""
+    process = supervised.ranks("act", "--fail", f"{kind}@60", "--steps", "100", TACHOGRAPH_HANG_SECONDS="10")
     old = [plan[1] for plan in until(lambda: len(supervised.plans()) >= 2 and supervised.plans())]
     until(lambda: len(supervised.plans()) > 2)
     assert not any(map(is_running, old))
     status, said = supervised.end(process)
     assert status == 0, said
-    assert supervised.decisions() == [("act", "frozen", "restart")]
+    assert supervised.decisions() == [("act", trigger, "restart")]
+    assert supervised.plans()[-1][3] == trigger
 
 
 def test_the_status_and_output_are_the_commands(supervised: Supervised) -> None:

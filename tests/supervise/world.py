@@ -10,7 +10,9 @@ from typing import Any
 from tachograph.supervise import policy
 from tachograph.supervise.findings import RankSeen, RunSeen, Unknown
 from tachograph.supervise.journal import Journal
-from tachograph.supervise.supervisor import ACT, Clocks, Supervisor
+from tachograph.supervise.ledger import ACT
+from tachograph.supervise.observer import Clocks
+from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.training import AttemptEnd
 
 BEGIN = 1_790_000_000.0
@@ -142,8 +144,8 @@ class World:
         try:
             return supervisor.supervise(["train"])
         finally:
-            self.entries = supervisor._journal.entries
-            supervisor._journal.close()
+            self.entries = supervisor._ledger._journal.entries
+            supervisor._ledger._journal.close()
 
     def decisions(self) -> list[tuple[str, str, str]]:
         """What was decided: outcome, trigger, and the action or the guard."""

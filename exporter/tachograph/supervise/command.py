@@ -25,10 +25,11 @@ from tachograph.supervise import evidence, history, journal
 from tachograph.supervise import policy as policies
 from tachograph.supervise.findings import TRIGGERS, FindingSource
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
+from tachograph.supervise.ledger import MODES, SHADOW
 from tachograph.supervise.memory import ASKED
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.signals import Signals
-from tachograph.supervise.supervisor import CONFIRMATIONS, MODES, SHADOW, Supervisor
+from tachograph.supervise.supervisor import CONFIRMATIONS, Supervisor
 from tachograph.supervise.training import AttemptProcesses
 from tachograph.watch.program import end_as
 from tachograph.wire import socket_path

@@ -5,12 +5,12 @@ Nothing is done in here, nothing is asked, and time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tachograph.humanize import age, count, plural
-from tachograph.supervise.findings import DEAD, EXITED, FROZEN, HUNG, RankSeen, RunFinding, RunSeen
+from tachograph.supervise.findings import DEAD, EXITED, FROZEN, HUNG, NOT_FINITE, RankSeen, RunFinding, RunSeen
 from tachograph.supervise.memory import EVER, HOUR, NO_GAIN_COST, RunMemory
 from tachograph.supervise.policy import RESTART_FROM_CHECKPOINT, Budget, Policy, Rule
 
@@ -23,8 +23,8 @@ class Situation:
     """A finding that holds, for how many seconds it has, and what surrounds it; `now` is the time of the day.
 
     `ended` says that the command has ended: nothing is disturbed any more by acting. `is_there` says whether a rank's
-    process is there as the kernel has it, None where that is not known. `good_step` is that of the last checkpoint from
-    before the fault, `gained` whether the attempt made a step that no earlier one had made.
+    process is there as the kernel has it, None where that is not known. `checkpoints` are the steps of those that were
+    seen, `gained` is whether the attempt made a step that no earlier one had made.
     """
 
     finding: RunFinding
@@ -34,8 +34,14 @@ class Situation:
     ended: bool
     steps_moved: bool
     is_there: Callable[[RankSeen], bool | None]
-    good_step: int | None
+    checkpoints: Sequence[int]
     gained: bool
+
+    @property
+    def good_step(self) -> int | None:
+        """The step of the last checkpoint from before the fault."""
+        bad = self.finding.step if self.finding.trigger == NOT_FINITE else None
+        return max((step for step in self.checkpoints if bad is None or step < bad), default=None)
 
 
 @dataclass(frozen=True)

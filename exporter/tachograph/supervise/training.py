@@ -8,7 +8,7 @@ import select
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tachograph.own_process import own_process
 from tachograph.process_tree import Descendants
@@ -29,6 +29,28 @@ class AttemptEnd(NamedTuple):
     status: int | None
     error: str = ""
     left: int = 0
+
+
+class RunningAttempt(Protocol):
+    """An attempt of the training."""
+
+    pid: int
+    status: int | None
+
+    def fileno(self) -> int:
+        """Return what becomes readable when it ends."""
+
+    def send_signal(self, number: int) -> None:
+        """Pass a signal on."""
+
+    def has_ended(self) -> bool:
+        """Return whether the command has ended."""
+
+    def end(self) -> AttemptEnd:
+        """End it with all that it started."""
+
+    def wait(self) -> AttemptEnd:
+        """Return how it ended, once nothing of it is left."""
 
 
 class AttemptProcesses:
