@@ -275,6 +275,18 @@ def test_ranks_that_were_asked_to_end_are_no_failure(folder: Path) -> None:
     assert world.decisions() == []
 
 
+def test_a_launcher_that_was_killed_is_restarted(folder: Path) -> None:
+    """Its ranks were fine, and were asked to end after it, by us: neither a preemption nor a death of theirs."""
+    ends = {"state": "failed", "end_reason": "terminated", "ended_seconds": 1.0}
+    ended = run(rank(0, **ends), rank(1, **ends), state="failed")
+    world = World(
+        folder, lambda attempt, seconds: run() if attempt or seconds < 30 else ended, ends=[(-9, 30.0), (0, 9.0)]
+    )
+    assert world.supervise() == 0
+    assert world.decisions() == [("act", "exited", "restart")]
+    assert "ended with signal SIGKILL, and no rank failed before it" in world.said[0]
+
+
 def test_a_restart_waits_for_its_cool_down(folder: Path) -> None:
     """A second failure within seconds of a restart: the next attempt begins once the policy's time is over."""
     world = World(

@@ -1,4 +1,4 @@
-"""What the supervisor knows of its run: what the exporter shows, which processes its ranks are, checkpoints, steps."""
+"""Observes one run: its findings, which processes its ranks are, its checkpoints and steps."""
 
 from __future__ import annotations
 

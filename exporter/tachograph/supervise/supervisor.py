@@ -190,10 +190,13 @@ class Supervisor:
 
     def _after(self, training: RunningAttempt) -> int | None:
         """Conclude why the command has ended; return its status, None where another attempt is due."""
+        before = self._observer.seen
         seen: RunSeen | Unknown = Unknown("its ranks were not looked at")
         try:
             if not self._acquitted(training.status, seen):
                 seen = self._settled(training)
+            if isinstance(seen, RunSeen):
+                self._observer.note(seen)
         except Exception as error:  # noqa: BLE001 - whatever it is, the status is the command's
             self._ledger.fault(error)
         end = training.wait()
@@ -213,7 +216,7 @@ class Supervisor:
             )
             return status
         try:
-            return self._after_failure(training, self._cause(training, end, seen), status, seen)
+            return self._after_failure(training, self._cause(training, end, seen, before), status, seen)
         except Exception as error:  # noqa: BLE001 - the same
             self._ledger.fault(error)
             return status
@@ -224,7 +227,7 @@ class Supervisor:
             return FINISHED
         if self._told or status in ASKED_TO_END:
             return EXTERNAL
-        if isinstance(seen, Unknown):
+        if isinstance(seen, Unknown) or (status or 0) < 0:  # a launcher that died: its ranks were asked to end by us
             return ""
         ends = [rank for rank in seen.ranks if rank.state in ("dead", "failed")]
         return EXTERNAL if ends and all(rank.end_reason in TOLD for rank in ends) else ""
@@ -240,13 +243,11 @@ class Supervisor:
                 return seen
             self._signalled_within(WAIT_SECONDS)
 
-    def _cause(self, training: RunningAttempt, end: AttemptEnd, seen: RunSeen) -> RunFinding:
+    def _cause(self, training: RunningAttempt, end: AttemptEnd, seen: RunSeen, before: RunSeen | None) -> RunFinding:
         """Return the finding that explains the end of the command.
 
         Where a signal ended a launcher, its ranks were ended after it, by us.
         """
-        before = self._observer.seen
-        self._observer.note(seen)
         status = end.status or 0
         launcher_died = (
             status < 0

@@ -10,6 +10,7 @@ from tachograph.client.core.arguments import count
 ATTEMPT_ENVIRONMENT = "TACHOGRAPH_PLAN_ATTEMPT"
 REASON_ENVIRONMENT = "TACHOGRAPH_PLAN_REASON"
 STEP_ENVIRONMENT = "TACHOGRAPH_PLAN_STEP"
+LAUNCHER_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
 
 class Plan(NamedTuple):
@@ -31,11 +32,13 @@ NO_PLAN = Plan()
 
 
 def plan_of(environment: Mapping[str, str]) -> Plan:
-    """Return the plan in the environment; what cannot be read of it is left out."""
+    """Return the plan in the environment; what cannot be read of it is left out.
+
+    Where the launcher has restarted the ranks itself, within the attempt, there is no step to go back to: they have
+    gone back, and checkpoints that came after that are good.
+    """
     if ATTEMPT_ENVIRONMENT not in environment:
         return NO_PLAN
-    return Plan(
-        count(environment.get(ATTEMPT_ENVIRONMENT)) or 0,
-        environment.get(REASON_ENVIRONMENT, ""),
-        count(environment.get(STEP_ENVIRONMENT)),
-    )
+    is_restarted = bool(count(environment.get(LAUNCHER_RESTARTS)))
+    step = None if is_restarted else count(environment.get(STEP_ENVIRONMENT))
+    return Plan(count(environment.get(ATTEMPT_ENVIRONMENT)) or 0, environment.get(REASON_ENVIRONMENT, ""), step)
