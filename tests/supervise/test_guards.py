@@ -138,6 +138,15 @@ def test_a_signal_while_evidence_is_kept_ends_the_run(folder: Path) -> None:
     assert world.did == ["started", "kept"]
 
 
+def test_a_signal_while_the_training_is_ended_starts_no_other(folder: Path) -> None:
+    """Between the end of one attempt and the start of the next: the supervisor ends as by that signal."""
+    world = World(folder, lambda *_: hung())
+    wait = world.wait
+    world.wait = lambda *given: [signal.SIGTERM] if "ended" in world.did else wait(*given)  # type: ignore[method-assign]
+    assert world.supervise() == -signal.SIGTERM
+    assert world.did == ["started", "kept", "ended"]
+
+
 def test_ranks_that_the_command_has_not_started_are_not_its_own(folder: Path) -> None:
     """Another run of the same name and user hangs: this one is left alone."""
     foreign = hung()
@@ -419,18 +428,26 @@ def test_a_full_disk_ends_acting_and_nothing_else(folder: Path, monkeypatch: pyt
     assert (folder / NAME).read_bytes().endswith(b"}\n")
 
 
-def test_a_fault_of_ours_lets_the_training_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever raises: it is said, and nothing is done any more."""
-    world = World(folder, lambda *_: hung(), ends=[(0, 100.0)])
+@pytest.mark.parametrize(("faults", "decided"), [(2, ("act", "restart")), (3, ("would", "restart"))])
+def test_a_fault_of_ours_lets_the_training_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, faults: int, decided: tuple[str, str]
+) -> None:
+    """Whatever raises: it is said, and looked at again; after the third time nothing is done any more."""
+    world = World(folder, lambda attempt, _: run() if attempt else hung(), ends=[(0, 100.0), (0, 10.0)])
+    act, left = Supervisor._act_on, [*range(faults)]
 
-    def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("by us")
+    def broken(*given: object) -> object:
+        if left:
+            left.pop()
+            raise ZeroDivisionError("by us")
+        return act(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Supervisor, "_act_on", broken)
     assert world.supervise() == 0
-    assert world.did == ["started"]
-    assert "a fault of the supervisor's own: ZeroDivisionError: by us" in world.said[0]
-    assert [one["kind"] for one in world.entries if one["kind"] == "fault"] != []
+    assert world.said[0].startswith("a fault of the supervisor's own: ZeroDivisionError: by us (test_guards.py:")
+    assert [one["kind"] for one in world.entries].count("fault") == faults
+    assert [(outcome, action) for outcome, _, action in world.decisions()] == [decided]
+    assert ("ended" in world.did) is (faults < 3)
 
 
 def test_every_message_is_a_sentence(folder: Path) -> None:

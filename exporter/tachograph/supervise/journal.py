@@ -25,6 +25,9 @@ LOCK_SECONDS, LOCK_POLL_SECONDS = 30.0, 0.1
 MOST_BYTES = 64 << 20
 """Of a journal that is read: a decision takes 500 bytes."""
 
+LONGEST_BYTES = 1 << 20
+"""Of an entry: the command is the longest part of one, and Linux takes 128 KiB of a word."""
+
 Entry = Mapping[str, Any]
 
 # Kinds of entries.
@@ -94,10 +97,11 @@ class Journal:
 
     def _end_line(self) -> None:
         """Take away what a crash left of a last line."""
-        with self.path.open("rb") as file:
-            content = file.read(MOST_BYTES)
-        if content and not content.endswith(b"\n"):
-            os.ftruncate(self.descriptor, content.rfind(b"\n") + 1)
+        size = os.fstat(self.descriptor).st_size
+        begin = max(size - LONGEST_BYTES, 0)
+        end = os.pread(self.descriptor, LONGEST_BYTES, begin)
+        if end and not end.endswith(b"\n"):
+            os.ftruncate(self.descriptor, begin + end.rfind(b"\n") + 1)
 
 
 def identity() -> dict[str, object]:

@@ -20,6 +20,9 @@ from tachograph.supervise.policy import LEAVE
 SHADOW, ASK, ACT = "shadow", "ask", "act"
 MODES = (SHADOW, ASK, ACT)
 
+MOST_FAULTS = 3
+"""Faults of our own, after which this supervisor is trusted no more: one may pass, as a process that ends midway."""
+
 
 class Ledger:
     """The journal of a run with its memory, and whether anything is done at all: `mode`."""
@@ -28,7 +31,7 @@ class Ledger:
         self.mode = mode
         self.folder = journal.folder
         self.memory = remember(journal.entries)
-        self._journal, self._say = journal, say
+        self._journal, self._say, self._faults = journal, say, 0
 
     def write(self, kind: str, **facts: object) -> bool:
         """Add to the journal; where that fails, nothing is acted upon any more."""
@@ -61,14 +64,14 @@ class Ledger:
         self._say(f"nothing is done about this, as {why}. {situation.finding.text}")
 
     def fault(self, error: Exception) -> None:
-        """Say that this supervisor has failed, and act no more."""
-        self.mode = SHADOW
+        """Say that this supervisor has failed; after the third time nothing is acted upon any more."""
+        self._faults += 1
+        if self._faults >= MOST_FAULTS:
+            self.mode = SHADOW
         where = traceback.extract_tb(error.__traceback__)[-1]
         said = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        self._say(
-            f"a fault of the supervisor's own: {said}. The training goes on, and nothing is done any more (shadow "
-            "mode). Please report this"
-        )
+        then = "nothing is done any more (shadow mode)" if self.mode == SHADOW else "it is looked at again"
+        self._say(f"a fault of the supervisor's own: {said}. The training goes on, and {then}. Please report this")
         with suppress(Exception):
             self.write(FAULT, text=said)
 
