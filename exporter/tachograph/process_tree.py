@@ -51,6 +51,7 @@ class Descendants:
         """Ask all to end, and after `grace` seconds make them; return how many there were, -1 if some remain."""
         found = self.alive()
         self._signal(found, signal.SIGTERM)
+        self._signal(found, signal.SIGCONT)  # a stopped one handles nothing before; systemd does the same
         self._wait(grace)
         seen = set(found)
         deadline = time.monotonic() + KILL_SECONDS

@@ -166,6 +166,17 @@ def test_a_debugger_is_left_alone(folder: Path) -> None:
     assert world.decisions() == [("held", "frozen", "excuse")]
 
 
+def test_ranks_that_freeze_together_are_left_alone(folder: Path) -> None:
+    """Storage, a paused node: one of several is a rank's own matter, all of them are not."""
+    stopped = {"state": "frozen", "process": "D (disk sleep)"}
+    world = World(folder, lambda *_: run(rank(0, **stopped), rank(1, **stopped)), ends=[(0, 300.0)])
+    assert world.supervise() == 0
+    assert world.decisions() == [("held", "frozen", "together")]
+    world = World(folder, lambda attempt, _: run() if attempt else run(rank(0, **stopped)), ends=[(None, 0), (0, 9.0)])
+    assert world.supervise() == 0
+    assert world.decisions()[-1] == ("act", "frozen", "restart")
+
+
 def test_a_stopped_rank_is_not_saving(folder: Path) -> None:
     """SIGSTOP within a save: a stopped process writes nothing, so the phase excuses nobody."""
     stopped = rank(1, state="frozen", process="T (stopped)", phase="checkpoint", phase_seconds=20.0)

@@ -54,7 +54,9 @@ class Decision:
     step: int | None = None
 
 
-CONTRADICTION, EXCUSE, WAIT, COOL_DOWN, GONE = "contradiction", "excuse", "wait", "cool_down", "gone"
+CONTRADICTION, TOGETHER, EXCUSE, WAIT, COOL_DOWN, GONE = (
+    "contradiction", "together", "excuse", "wait", "cool_down", "gone",
+)  # fmt: skip
 
 
 class Hold(NamedTuple):
@@ -69,6 +71,8 @@ def held_back(situation: Situation, policy: Policy, rule: Rule, memory: RunMemor
     if contradiction := _contradiction(situation):
         return Hold(CONTRADICTION, contradiction)
     if not situation.ended:
+        if situation.finding.trigger == FROZEN and len(situation.finding.ranks) == len(situation.run.ranks) > 1:
+            return Hold(TOGETHER, "all ranks froze together: what stopped them is something that they share")
         if excuse := _excuse(situation, policy):
             return Hold(EXCUSE, excuse)
         if situation.lasted < rule.wait:

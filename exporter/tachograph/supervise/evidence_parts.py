@@ -18,7 +18,7 @@ from tachograph.supervise.findings import MOST_BYTES, PATH
 from tachograph.triage import elsewhere
 from tachograph.triage import text as triage_text
 
-CAPTURE_SECONDS, STACK_SECONDS = 6.0, 4.0
+CAPTURE_SECONDS, STACK_SECONDS = 4.0, 4.0
 MOST_RANKS, MOST_LOGS = 64, 64
 STACK_BYTES, LOG_BYTES = 256 << 10, 1 << 20
 """With boxes of 512 KiB that is at most 16 + 64 × 1.75 MiB, on a node of 64 ranks with 64 logs."""
