@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 TOGETHER = (
     "tests/client/torch/", "tests/attach/", "tests/integrations/", "tests/examples/", "tests/auto/test_recording",
-    "tests/auto/test_trainings",
+    "tests/auto/test_trainings", "tests/supervise/test_resilient",
 )  # fmt: skip
 """Folders, and files, which share a fixture that is dear: one process that has imported PyTorch."""
 

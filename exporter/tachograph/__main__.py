@@ -51,6 +51,9 @@ COMMANDS: Mapping[str, Command] = {
     "bisect": Command(
         "tachograph.bisect.command:main", "find the scale at which a command begins to fail, or the node that makes it"
     ),
+    "supervise": Command(
+        "tachograph.supervise.command:main", "start a training, and restart it by policy when it dies or hangs"
+    ),
     "compare": Command(
         "tachograph.compare.command:main", "say whether a run is slower, larger or worse than another", "compare"
     ),

@@ -12,13 +12,13 @@ from typing import Any
 from tachograph import duration, humanize
 from tachograph.bisect.boundary import Boundary, Candidates, next_value
 from tachograph.bisect.nodes import TOGETHER, UNPROVEN, BadNode, expand, next_set
-from tachograph.bisect.process_tree import adopt_orphans
 from tachograph.bisect.scale import changes
 from tachograph.bisect.state import BisectState, StateError, asked_for, load, save
 from tachograph.bisect.tally import Tally, Trial, lead_for
 from tachograph.bisect.trial import CannotRunError, fill, run
 from tachograph.command_line import CommandParser, versioned_json
 from tachograph.printable import printable
+from tachograph.process_tree import adopt_orphans
 from tachograph.signals import signals_as_exit
 from tachograph.wrapping import fitted
 

@@ -19,6 +19,7 @@ from tachograph.client.core.notice import OUT, notice, raised_by_signal
 from tachograph.client.core.phases import Uncopied
 from tachograph.client.core.steps import Step
 from tachograph.client.hello.identity import Identity, discover
+from tachograph.client.hello.plan import Plan, plan_of
 from tachograph.client.hello.workload import Workload
 from tachograph.client.no_op import NO_OP, NoOpCalls
 from tachograph.client.torch.flight_recorder import enable_timing
@@ -361,6 +362,14 @@ class Recorder(Uncopied):
     def checkpoint_failed(self) -> None:
         """Report a failed save, if no exception leaves phase `checkpoint`."""
         self._calls.checkpoint_failed()
+
+    def resume(self, *excess: NoReturn, **unknown: NoReturn) -> Plan:
+        """Return the plan of this attempt by `tachograph supervise`: its number, why it was started, the step to load.
+
+        Without a supervisor, and in a first attempt, it is false: `if plan := recorder.resume(): …`. `plan.step` is
+        that of the checkpoint to go back to, leaving out newer ones; None for the newest.
+        """
+        return plan_of(os.environ)
 
     @contained
     def resumed(self, step: int, seconds: float | None = None) -> None:

@@ -36,12 +36,12 @@ class Descendants:
     def __init__(self) -> None:
         self.awaited = 0
         self._hurries = False
-        self._before = _below(os.getpid())
+        self._before = below(os.getpid())
 
     def alive(self) -> set[int]:
         """Return their ids, those that have ended and not been waited for left out."""
         self._reap()
-        return {each for each in _below(os.getpid()) - self._before if _state(each) not in ("Z", "X", "")}
+        return {each for each in below(os.getpid()) - self._before if _state(each) not in ("Z", "X", "")}
 
     def hurry(self) -> None:
         """Give no more grace; may be called by a signal while they are being ended."""
@@ -51,6 +51,7 @@ class Descendants:
         """Ask all to end, and after `grace` seconds make them; return how many there were, -1 if some remain."""
         found = self.alive()
         self._signal(found, signal.SIGTERM)
+        self._signal(found, signal.SIGCONT)  # a stopped one handles nothing before; systemd does the same
         self._wait(grace)
         seen = set(found)
         deadline = time.monotonic() + KILL_SECONDS
@@ -70,10 +71,10 @@ class Descendants:
         for each in processes:
             with suppress(OSError):  # it has ended
                 handles[each] = os.pidfd_open(each)
-        below = _below(os.getpid())  # now that no id can be given to another process unseen
+        ours = below(os.getpid())  # now that no id can be given to another process unseen
         for each, handle in handles.items():
             with suppress(OSError):
-                if each in below:
+                if each in ours:
                     signal.pidfd_send_signal(handle, number)
             os.close(handle)
 
@@ -94,7 +95,7 @@ def _children() -> dict[int, set[int]]:
     return found
 
 
-def _below(process: int) -> set[int]:
+def below(process: int) -> set[int]:
     """Return the ids of all descendants of a process."""
     children = _children()
     found: set[int] = set()
@@ -117,3 +118,9 @@ def _stat(process: int) -> list[str]:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def started_at(process: int) -> str:
+    """Return when a process began, in the kernel's ticks since boot: with its id that names it; empty if it is gone."""
+    fields = _stat(process)
+    return fields[19] if fields and fields[0] not in ("Z", "X") else ""

@@ -1,0 +1,271 @@
+"""`tachograph supervise -- command`: starts a training and restarts it by policy; `history` and `confirm` beside it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pwd
+import re
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from tachograph.client.core.arguments import name as valid_name
+from tachograph.client.hello.identity import discover
+from tachograph.command_line import CommandParser
+from tachograph.http_client import without_password
+from tachograph.printable import printable
+from tachograph.process_tree import adopt_orphans
+from tachograph.server_address import exporter_url, web_socket_path
+from tachograph.supervise import evidence, history, journal
+from tachograph.supervise import policy as policies
+from tachograph.supervise.findings import TRIGGERS, FindingSource
+from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
+from tachograph.supervise.ledger import MODES, SHADOW
+from tachograph.supervise.memory import ASKED
+from tachograph.supervise.policy import Policy
+from tachograph.supervise.signals import Signals
+from tachograph.supervise.supervisor import CONFIRMATIONS, Supervisor
+from tachograph.supervise.training import AttemptProcesses
+from tachograph.watch.program import end_as
+from tachograph.wire import socket_path
+from tachograph.wrapping import fitted
+
+FOLDER = "tachograph-supervise"
+EPILOG = """\
+The command runs as a child and gets every signal; any exit status but these is
+its own. In shadow mode nothing is done; the journal has what would be.
+
+  tachograph supervise history [RUN]  shows the journal of a run
+  tachograph supervise confirm ID     has a decision of ask mode carried out
+
+examples:
+  tachograph supervise --run llama-7b -- torchrun --nproc-per-node 8 train.py
+  tachograph supervise --run llama-7b --mode act --evidence /shared/evidence \\
+      -- torchrun --nproc-per-node 8 train.py
+  tachograph supervise --show-policy > policy.yml
+
+exit status:
+  0    the command has finished; or the policy was shown
+  1    the journal cannot be opened
+  2    wrong arguments, or a policy with faults, each of which is named
+  3    the policy has stopped the training
+  4    another supervisor has this run
+  127  the command cannot be run
+"""
+HISTORY_EPILOG = """\
+exit status:
+  0  shown
+  1  there is no journal
+  2  wrong arguments
+"""
+CONFIRM_EPILOG = """\
+exit status:
+  0  confirmed
+  1  there is no such question, or it is answered already
+  2  wrong arguments
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    words = list(arguments)
+    try:
+        if words[:1] == ["history"]:
+            return _history(words[1:])
+        if words[:1] == ["confirm"]:
+            return _confirm(words[1:])
+        return _supervise(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        prog="tachograph supervise",
+        usage="tachograph supervise [options] -- command\n       tachograph supervise {history,confirm} ...",
+        description="Start a training on this node, and restart it by policy when the exporter\n"
+        "concludes that a rank died, failed or froze, that the run hangs, or that its\n"
+        "loss is not finite.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--run", type=_run_name, help="the run, as its alerts name it (default: as a rank would)")
+    parser.add_argument(
+        "--mode", choices=MODES, default=SHADOW, help="do nothing, ask a person, or act (default: %(default)s)"
+    )
+    parser.add_argument("--policy", type=Path, metavar="FILE", help="what to do, in YAML (default: --show-policy)")
+    parser.add_argument("--show-policy", action="store_true", help="print the policy, once it is checked, and exit")
+    parser.add_argument(
+        "--evidence", type=Path, metavar="FOLDER", help="where evidence is kept (default: evidence, in --state)"
+    )
+    parser.add_argument(
+        "--logs", type=Path, action="append", default=[], metavar="PATH",
+        help="a log or a folder of logs, whose ends are evidence (repeatable)",
+    )  # fmt: skip
+    parser.add_argument("--state", type=Path, metavar="FOLDER", help=f"of journal and plans (default: {FOLDER}/RUN)")
+    parser.add_argument("--exporter", metavar="NODE|URL", help="the exporter (default: the one of the ranks' socket)")
+    return parser
+
+
+def _supervise(words: Sequence[str]) -> int:
+    place = words.index("--") if "--" in words else len(words)
+    command = list(words[place + 1 :])
+    parser = _parser()
+    given = parser.parse_args(words[:place])
+    path = given.policy or policies.DEFAULT
+    try:
+        policy = policies.read(path)
+    except policies.PolicyError as error:
+        for fault in error.faults:
+            _say(fault)
+        return 2
+    if given.show_policy:
+        print(path.read_text(encoding="utf-8"), end="")
+        return 0
+    if not command:
+        parser.error("expected -- and the command to run")
+    try:
+        address = _address(given.exporter)
+    except ValueError as error:
+        parser.error(f"--exporter {given.exporter}: {error}; expected a node, node:port or a URL")
+    return _run(given, policy, address, command)
+
+
+def _run(given: argparse.Namespace, policy: Policy, address: str, command: Sequence[str]) -> int:
+    """Supervise the command, and return its status or end by its signal."""
+    run = given.run or discover({}, os.environ).run
+    folder = given.state or state_folder(run)
+    try:
+        book = Journal(folder)
+    except JournalTakenError as error:
+        _say(f"{error}; another run needs another name (--run) or another folder (--state)")
+        return 4
+    except OSError as error:
+        _say(f"the journal cannot be opened: {folder}: {error.strerror or error}; --state names another folder")
+        return 1
+    kept = given.evidence or folder / "evidence"
+    source = FindingSource(address, names_of(run))
+    adopt_orphans()
+    alone = [trigger for trigger in TRIGGERS if trigger not in policy.rules]
+    _say(
+        f"run {run}, {given.mode} mode; findings from {without_password(address)}; journal {book.path}"
+        + (f"; not in the policy, and left alone: {', '.join(alone)}" if alone else "")
+    )
+    try:
+        with Signals() as signals:
+            status = Supervisor(
+                run, policy, given.mode, book, source,
+                start=lambda environment: AttemptProcesses(command, environment, book.descriptor),
+                keep=lambda number, seen: evidence.keep(address, seen, kept / number, given.logs),
+                say=_say, signals=signals,
+            ).supervise(command)  # fmt: skip
+    finally:
+        book.close()
+    return end_as(status)
+
+
+def state_folder(run: str) -> Path:
+    """Return the usual folder of a run's journal, below the working directory."""
+    return Path(FOLDER) / quote(run, safe="").replace(".", "%2E")
+
+
+def names_of(run: str) -> list[str]:
+    """Return the names under which an exporter may show a run of this user: its own, or qualified by its owner."""
+    owners = [f"uid:{os.getuid()}"]
+    with suppress(KeyError):  # a container's uid without an entry
+        owners.insert(0, pwd.getpwuid(os.getuid()).pw_name)
+    return [run, *(f"{owner}/{run}" for owner in owners)]
+
+
+def _address(given: str | None) -> str:
+    """Return the address of the exporter: the pages beside the ranks' socket, else this node's usual port."""
+    own = web_socket_path(socket_path())
+    text = given or (f"unix:{own}" if Path(own).exists() else "localhost")
+    return exporter_url(text).removesuffix("/metrics")
+
+
+def _run_name(text: str) -> str:
+    if (found := valid_name(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} cannot name a run: 1 to 128 printable characters")
+    return found
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{printable(f'tachograph supervise: {text}')}\n")
+    sys.stderr.flush()
+
+
+def _journal_parser(name: str, description: str, epilog: str) -> CommandParser:
+    parser = CommandParser(
+        prog=f"tachograph supervise {name}", description=description, epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--state", type=Path, metavar="FOLDER", help=f"of the journal (default: {FOLDER}/RUN)")
+    return parser
+
+
+def _journal_of(given: argparse.Namespace) -> Path:
+    """Return the journal that is meant: of --state, of the run, or the only one below the working directory."""
+    if given.state is not None:
+        return Path(given.state) / journal.NAME
+    if given.run is not None:
+        return state_folder(given.run) / journal.NAME
+    found = sorted(Path(FOLDER).glob(f"*/{journal.NAME}"))
+    return found[0] if len(found) == 1 else Path(FOLDER) / "RUN" / journal.NAME
+
+
+def _history(words: Sequence[str]) -> int:
+    parser = _journal_parser(
+        "history", "Show what was found of a run, what was decided, and what came of it.", HISTORY_EPILOG
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the run (default: the only one that has a journal here)")
+    given = parser.parse_args(words)
+    path = _journal_of(given)
+    try:
+        entries = journal.read(path)
+    except OSError as error:
+        _say(f"no journal: {path}: {error.strerror or error}; --state names its folder")
+        return 1
+    print(fitted(*history.lines(entries, time.time()), hang=35))
+    return 0
+
+
+def _confirm(words: Sequence[str]) -> int:
+    parser = _journal_parser("confirm", "Let a decision that waits in ask mode be carried out.", CONFIRM_EPILOG)
+    parser.add_argument("id", metavar="ID", help="the decision, as it was asked")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the run (default: the only one that has a journal here)")
+    given = parser.parse_args(words)
+    path = _journal_of(given)
+    try:
+        question = open_question(journal.read(path), given.id)
+        if question is None:
+            _say(f"no question {given.id} waits in {path}: it is answered, withdrawn, or of another run")
+            return 1
+        folder = path.parent / CONFIRMATIONS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        said = {"by": os.getuid(), "time": time.time()}
+        (folder / given.id).write_text(json.dumps(said) + "\n", encoding="utf-8")
+    except OSError as error:
+        _say(f"not confirmed: {path}: {error.strerror or error}; --state names the folder of the journal")
+        return 1
+    print(fitted(f"confirmed: {question['action']}, {question['why']}. {question['text']}"))
+    return 0
+
+
+def open_question(entries: Sequence[Entry], number: str) -> Entry | None:
+    """Return the question of this id, None if there is none, or it no longer waits: its attempt is over."""
+    if not re.fullmatch(r"[0-9a-f]{6}", number):
+        return None
+    found = None
+    for entry in entries:
+        kind = entry["kind"]
+        if kind == DECISION and entry["id"] == number and entry["outcome"] == ASKED:
+            found = entry
+        elif kind in (ENDED, SUPERVISOR) or (kind in (INTENT, OUTCOME) and entry["id"] == number):
+            found = None
+    return found

@@ -1,0 +1,45 @@
+"""Keeps what says why a run stands, before anything of it is ended: the node's findings, boxes, stacks and logs.
+
+A process of its own (`evidence_parts.py`) has 20 s for it: a rank that does not answer, or a file system that hangs,
+delays nothing further.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tachograph.own_process import own_process
+from tachograph.supervise.findings import RunSeen
+
+SECONDS = 20.0
+MOST_KEPT = 20
+"""Folders of evidence in one place; after that no more is kept, as what a person reads first is the first."""
+
+INDEX = "README.txt"
+
+
+def keep(address: str, run: RunSeen, into: Path, logs: Sequence[Path]) -> str:
+    """Keep the evidence in a new folder, within 20 s; return in words what came of it."""
+    try:
+        if into.parent.is_dir() and sum(1 for _ in into.parent.iterdir()) >= MOST_KEPT:
+            return f"not kept: {into.parent} already has {MOST_KEPT} folders of evidence; move some away"
+        into.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        return f"not kept: {into}: {error.strerror or error}"
+    asked = {
+        "address": address, "run": run.name, "into": str(into), "logs": [str(path) for path in logs],
+        "pids": {rank.rank: rank.pid for rank in run.ranks if rank.pid.isdecimal()},
+    }  # fmt: skip
+    try:
+        subprocess.run(
+            own_process("tachograph.supervise.evidence_parts", json.dumps(asked)), stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"{into} has what there was after {SECONDS:.0f} s"
+    except OSError as error:
+        return f"not kept: {error.strerror or error}"
+    return str(into) if (into / INDEX).is_file() else f"{into} has a part of it: the disk may be full"

@@ -1,0 +1,104 @@
+"""The parts of the evidence: the node's findings, stacks, boxes, the ends of logs. Run as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tachograph.collect import capture, collect, exporters
+from tachograph.collect.private_folder import PrivateFolder
+from tachograph.supervise.evidence import INDEX
+from tachograph.supervise.findings import MOST_BYTES, PATH
+from tachograph.triage import elsewhere
+from tachograph.triage import text as triage_text
+
+CAPTURE_SECONDS, STACK_SECONDS = 4.0, 4.0
+MOST_RANKS, MOST_LOGS = 64, 64
+STACK_BYTES, LOG_BYTES = 256 << 10, 1 << 20
+"""With boxes of 512 KiB that is at most 16 + 64 × 1.75 MiB, on a node of 64 ranks with 64 logs."""
+
+
+def main() -> None:
+    """Write the evidence that is asked for, each part on its own; what fails is named in README.txt."""
+    asked: dict[str, Any] = json.loads(sys.argv[1])
+    into = Path(asked["into"])
+    lines = [f"Evidence of run {asked['run']}, kept before its training was ended."]
+    with PrivateFolder(into) as folder:
+        for name, part in _parts(asked, into, folder):
+            try:
+                lines.append(f"{name}: {part()}")
+            except Exception as error:  # noqa: BLE001 - one part that fails is no reason to lose the others
+                lines.append(f"{name}: failed: {type(error).__name__}: {error}")
+        folder.write(INDEX, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _parts(asked: dict[str, Any], into: Path, folder: PrivateFolder) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield the parts by name, what is gone soonest first."""
+    address, run = asked["address"], asked["run"]
+    yield "node.json", lambda: _node(address, folder)
+    yield "stacks", lambda: _stacks(asked["pids"], folder)
+    yield "boxes", lambda: _boxes(address, run, into / "boxes")
+    yield "logs", lambda: _logs([Path(path) for path in asked["logs"]], folder)
+    yield "triage.txt", lambda: _triage(address, run, folder)
+
+
+def _node(address: str, folder: PrivateFolder) -> str:
+    folder.write("node.json", exporters.body(address, PATH, MOST_BYTES))
+    return "what the exporter concludes about this node"
+
+
+def _stacks(pids: dict[str, str], folder: PrivateFolder) -> str:
+    """Write the stacks of each rank's process, where py-spy is installed and may read it."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return "py-spy is not installed; the boxes have each rank's line, if they came"
+    some = dict(list(pids.items())[:MOST_RANKS])
+
+    def dump(rank: str, pid: str) -> bool:
+        try:
+            # --nonblocking: a py-spy that is killed would otherwise leave the process stopped.
+            done = subprocess.run(
+                [program, "dump", "--nonblocking", "--pid", pid], capture_output=True, timeout=STACK_SECONDS, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return False
+        folder.write(f"rank-{rank}.txt", done.stdout[:STACK_BYTES], "stacks")
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        came = sum(pool.map(dump, some.keys(), some.values()))
+    return f"of {came} of {len(pids)} ranks"
+
+
+def _boxes(address: str, run: str, into: Path) -> str:
+    """Have the ranks that still speak send a box, then fetch the newest of each."""
+    capture.capture([address], run, CAPTURE_SECONDS, ras=False)
+    found = collect.collect([address], run, into)
+    return f"of {len(found.boxes)} ranks; tachograph blackbox analyze {into} says who holds the run up"
+
+
+def _logs(paths: Sequence[Path], folder: PrivateFolder) -> str:
+    """Write the ends of the newest log files at these paths."""
+    if not paths:
+        return "none: --logs names a file or folder whose end is kept"
+    files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+    newest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[:MOST_LOGS]
+    for number, path in enumerate(newest):
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - LOG_BYTES, 0))
+            folder.write(f"{number:02}-{path.name}", file.read(LOG_BYTES), "logs")
+    return f"the ends of {len(newest)} of {len(files)} files"
+
+
+def _triage(address: str, run: str, folder: PrivateFolder) -> str:
+    """Write what `tachograph triage` says from this exporter alone."""
+    found = elsewhere.of_exporters(run, [address])
+    said = triage_text.lines(found, (), 100)
+    folder.write("triage.txt", "".join(f"{line}\n" for line in said).encode())
+    return "the same in words"

@@ -1,0 +1,279 @@
+"""The findings of the exporter about one run, as it concluded them: read from `/api/node`, and never judged again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tachograph.catalog.rank import ALIVE
+from tachograph.findings.kinds import LOSS_NOT_FINITE, ORDER, RANK_DEAD, RANK_FAILED, RANK_FROZEN, RUN_HUNG, kind_of
+from tachograph.http_client import HttpError, ask, without_password
+from tachograph.printable import printable
+from tachograph.unreadable import UNREADABLE
+from tachograph.wire import decode_number
+
+VERSION = 1
+"""Of the answer that is understood (docs/schemas/api-node.json)."""
+
+PATH = "/api/node"
+MOST_BYTES = 16 << 20
+ASK_SECONDS = 3.0
+TOLD = ("terminated", "interrupted")
+"""Reasons of ranks that somebody asked to end: a scheduler, a person, or a launcher after another rank failed."""
+
+WITHHELD = "(shown to the run's owner"
+"""How a message begins that this reader may not see, the same for all of them."""
+
+GPU_FAULT, DEAD, FAILED, FROZEN, HUNG, NOT_FINITE, EXITED = (
+    "gpu_fault", "dead", "failed", "frozen", "hung", "loss_not_finite", "exited",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RankSeen:
+    """A rank as the exporter shows it; `ended_seconds` is None while its process runs."""
+
+    rank: int
+    restarts: int
+    state: str
+    ended_seconds: float | None
+    end_reason: str
+    message: str
+    step: int | None
+    phase: str
+    phase_seconds: float
+    pid: str
+    where: str
+    process: str
+    uuid: str
+    is_lost: bool
+    nonfinite_step: float | None
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """The part of a run that is on this node; `problems`, each with its remedy, and `gpu_trouble` are in words."""
+
+    name: str
+    time: float
+    state: str
+    world_size: int
+    seconds_without_step: float | None
+    hang_limit: float
+    saving_seconds: float | None
+    culprit: int | None
+    checkpoint_step: float | None
+    ranks: tuple[RankSeen, ...]
+    problems: tuple[tuple[str, str], ...]
+    gpu_trouble: tuple[str, ...]
+
+    @property
+    def step(self) -> int | None:
+        """The furthest step of its ranks."""
+        return max((rank.step for rank in self.ranks if rank.step is not None), default=None)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a rank's process is there."""
+        return any(rank.state in ALIVE for rank in self.ranks)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Nothing is known of the run now, and why: no reason to do anything."""
+
+    why: str
+
+
+class FindingSource:
+    """The exporter at an address, asked for one run under any of the names by which it may show that.
+
+    Ranks of earlier attempts are shown until their next process says hello: `begin` notes them, and they are left out.
+    """
+
+    def __init__(self, address: str, names: Iterable[str]) -> None:
+        self._address, self._names, self._shown = address, tuple(names), without_password(address)
+        self._earlier: dict[int, RankSeen] = {}
+
+    def begin(self) -> None:
+        """Take all ranks that are shown now for those of earlier attempts; call it before an attempt is started."""
+        shown = self._ask()
+        self._earlier = {} if isinstance(shown, Unknown) else {rank.rank: rank for rank in shown.ranks}
+
+    def look(self, attempt_seconds: float) -> RunSeen | Unknown:
+        """Return what is known of the run; ranks that ended before this attempt, so many seconds ago, are left out."""
+        shown = self._ask()
+        if isinstance(shown, Unknown):
+            return shown
+        for rank in shown.ranks:
+            if rank.rank in self._earlier and _follows(rank, self._earlier[rank.rank]):
+                del self._earlier[rank.rank]
+        ranks = tuple(
+            rank
+            for rank in shown.ranks
+            if rank.rank not in self._earlier and (rank.ended_seconds is None or rank.ended_seconds < attempt_seconds)
+        )
+        if not ranks:
+            return Unknown(f"no rank of this attempt of run {shown.name} has reported to the exporter yet")
+        if len(ranks) < shown.world_size:
+            return Unknown(
+                f"only {len(ranks)} of the {shown.world_size} ranks of run {shown.name} have reported to the exporter: "
+                "the others begin, have no recorder, or are on another node"
+            )
+        return replace(shown, ranks=ranks)
+
+    def _ask(self) -> RunSeen | Unknown:
+        """Return the run with all its ranks."""
+        try:
+            answer = ask(self._address + PATH, ASK_SECONDS, most=MOST_BYTES)
+        except HttpError as error:
+            return Unknown(f"the exporter at {self._shown} does not answer: {error}")
+        if answer.status != 200:
+            return Unknown(f"the exporter at {self._shown} answers {answer.status} {answer.reason}")
+        try:
+            said = json.loads(answer.body)
+            if said["version"] != VERSION:
+                return Unknown(f"the exporter at {self._shown} speaks version {said['version']!r:.20}, not {VERSION}")
+            return _run(said, self._names)
+        except UNREADABLE as error:
+            return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
+
+
+def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
+    """Return whether a rank is a later process than that one; an exporter that was restarted may count from 0 again."""
+    return rank.restarts > earlier.restarts or (bool(rank.pid and earlier.pid) and rank.pid != earlier.pid)
+
+
+def _run(said: Mapping[str, Any], names: Sequence[str]) -> RunSeen | Unknown:
+    """Return the run in an answer; raise one of UNREADABLE for an answer of another form."""
+    run = next((one for one in said["runs"] if one["run"] in names), None)
+    if run is None:
+        return Unknown(f"no rank of run {names[0]} has reported to the exporter")
+    ranks = [_rank(rank) for rank in run["ranks"]]
+    uuids = {rank.uuid for rank in ranks if rank.uuid}
+    return RunSeen(
+        name=run["run"],
+        time=float(said["time"]),
+        state=run["state"],
+        world_size=run["world_size"],
+        seconds_without_step=_known(run["seconds_without_step"]),
+        hang_limit=decode_number(run["hang_limit_seconds"]),
+        saving_seconds=_known(run["saving_seconds"]),
+        culprit=run["culprit"],
+        checkpoint_step=_known(run["checkpoint_step"]),
+        ranks=tuple(ranks),
+        problems=tuple((one["text"], one["remedy"]) for one in said["problems"] if one["run"] == run["run"]),
+        gpu_trouble=tuple(
+            f"GPU {gpu['gpu']} {text}" for gpu in said["gpus"] if gpu["uuid"] in uuids for text in gpu["trouble"]
+        ),
+    )
+
+
+def _rank(said: Mapping[str, Any]) -> RankSeen:
+    return RankSeen(
+        rank=int(said["rank"]),
+        restarts=int(said["restarts"]),
+        state=said["state"],
+        ended_seconds=_known(said["ended_seconds"]),
+        end_reason=said["end_reason"],
+        message=said["message"],
+        step=said["step"],
+        phase=said["phase"],
+        phase_seconds=_known(said["phase_seconds"]) or 0.0,
+        pid=said["pid"],
+        where=said["where"],
+        process=said["process"],
+        uuid=said["uuid"],
+        is_lost=said["lost"],
+        nonfinite_step=_known(said["nonfinite_step"]),
+    )
+
+
+def _known(value: object) -> float | None:
+    number = None if value is None else decode_number(value)
+    return None if number is None or math.isnan(number) else number
+
+
+@dataclass(frozen=True)
+class RunFinding:
+    """A trigger that holds: which ranks, in which category, at which step and line, and in the exporter's words."""
+
+    trigger: str
+    ranks: tuple[int, ...]
+    category: str
+    step: int | None
+    line: str
+    text: str
+    remedy: str = ""
+
+    @property
+    def signature(self) -> tuple[str, str, int | None]:
+        """Kind, category and step, which two failures of one cause have in common."""
+        return self.trigger, self.category, self.step
+
+
+def _of_state(state: str) -> Callable[[RunSeen], list[RankSeen]]:
+    return lambda run: [rank for rank in run.ranks if rank.state == state and rank.end_reason not in TOLD]
+
+
+def _hung(run: RunSeen) -> list[RankSeen]:
+    if run.state != "hung":
+        return []
+    return [rank for rank in run.ranks if rank.rank == run.culprit] or [
+        rank for rank in run.ranks if rank.state in ALIVE
+    ]
+
+
+TRIGGERS: Mapping[str, Callable[[RunSeen], list[RankSeen]]] = {
+    GPU_FAULT: lambda run: [rank for rank in run.ranks if rank.uuid] if run.gpu_trouble else [],
+    DEAD: _of_state("dead"),
+    NOT_FINITE: lambda run: [rank for rank in run.ranks if rank.is_lost],
+    FAILED: _of_state("failed"),
+    FROZEN: _of_state("frozen"),
+    HUNG: _hung,
+    EXITED: lambda _: [],  # concluded from the command's own end
+}
+"""Trigger -> the ranks of which it holds. Of several that hold, the first one explains the others, as the table of
+findings has it (`findings.kinds.KINDS`)."""
+
+ALERTS: Mapping[str, str] = {
+    GPU_FAULT: kind_of("GpuXidFatal").alert, DEAD: RANK_DEAD.alert, NOT_FINITE: LOSS_NOT_FINITE.alert,
+    FAILED: RANK_FAILED.alert, FROZEN: RANK_FROZEN.alert, HUNG: RUN_HUNG.alert,
+}  # fmt: skip
+"""Trigger -> the alert that pages for the same finding."""
+
+
+def worst(run: RunSeen) -> RunFinding | None:
+    """Return the finding that explains all others, None if nothing is wrong."""
+    for trigger in sorted(ALERTS, key=lambda trigger: ORDER[ALERTS[trigger]]):
+        if ranks := TRIGGERS[trigger](run):
+            return _finding(trigger, run, ranks)
+    return None
+
+
+def _finding(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFinding:
+    first = max(ranks, key=lambda rank: rank.ended_seconds or 0.0)
+    step = first.step
+    if trigger == NOT_FINITE:
+        known = [rank.nonfinite_step for rank in ranks if rank.nonfinite_step is not None]
+        step = int(min(known)) if known else step
+    line = ""
+    if trigger == FAILED and first.end_reason != "collective":  # a timeout is raised at the same line, whoever is late
+        line = "" if first.message.startswith(WITHHELD) else first.message
+    elif trigger in (FROZEN, HUNG) and (trigger == FROZEN or run.culprit is not None):
+        line = first.where
+    words, remedy = run.problems[0] if run.problems else (f"Run {run.name}: {trigger.replace('_', ' ')}.", "")
+    if trigger == GPU_FAULT:
+        words, remedy = f"Run {run.name} is on a broken GPU: {run.gpu_trouble[0]}.", kind_of(ALERTS[trigger]).runbook
+    return RunFinding(
+        trigger,
+        tuple(sorted(rank.rank for rank in ranks)),
+        first.end_reason or trigger,
+        step,
+        line,
+        words if words.endswith((".", "…")) else f"{words}.",
+        remedy,
+    )

@@ -1,0 +1,84 @@
+"""The journal in use: what it says of the past, decisions as they are written, and the mode that depends on it.
+
+Where it cannot be written nothing is acted upon any more, since what is not on disk would be forgotten.
+"""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tachograph.supervise.decision import Decision, Situation
+from tachograph.supervise.findings import RunFinding
+from tachograph.supervise.journal import DECISION, FAULT, Journal
+from tachograph.supervise.memory import HELD, remember, take
+from tachograph.supervise.policy import LEAVE
+
+SHADOW, ASK, ACT = "shadow", "ask", "act"
+MODES = (SHADOW, ASK, ACT)
+
+MOST_FAULTS = 3
+"""Faults of our own, after which this supervisor is trusted no more: one may pass, as a process that ends midway."""
+
+
+class Ledger:
+    """The journal of a run with its memory, and whether anything is done at all: `mode`."""
+
+    def __init__(self, journal: Journal, mode: str, say: Callable[[str], None]) -> None:
+        self.mode = mode
+        self.folder = journal.folder
+        self.memory = remember(journal.entries)
+        self._journal, self._say, self._faults = journal, say, 0
+
+    def write(self, kind: str, **facts: object) -> bool:
+        """Add to the journal; where that fails, nothing is acted upon any more."""
+        if self._journal.write(kind, **facts):
+            take(self.memory, self._journal.entries[-1])
+            return True
+        if self.mode != SHADOW:
+            self.mode = SHADOW
+            self._say(
+                f"{self._journal.path} cannot be written: {self._journal.full}. The training goes on, and nothing is "
+                "done any more until the supervisor is started again (shadow mode): make room on that disk"
+            )
+        return False
+
+    def decided(self, situation: Situation, decision: Decision, outcome: str, guard: str = "", number: str = "") -> str:
+        """Write a decision with all that is needed to carry it out, and return its id."""
+        number = number or secrets.token_hex(3)
+        finding = situation.finding
+        self.write(
+            DECISION, id=number, mode=self.mode, outcome=outcome, guard=guard, ranks=list(finding.ranks),
+            step=situation.run.step, text=finding.text, why=decision.why,
+            checkpoints=list(situation.checkpoints),
+            **restart_facts(finding, decision),
+        )  # fmt: skip
+        return number
+
+    def hold(self, situation: Situation, guard: str, why: str) -> None:
+        """Write and say that nothing is done about a finding."""
+        self.decided(situation, Decision(LEAVE, why), HELD, guard)
+        self._say(f"nothing is done about this, as {why}. {situation.finding.text}")
+
+    def fault(self, error: Exception) -> None:
+        """Say that this supervisor has failed; after the third time nothing is acted upon any more."""
+        self._faults += 1
+        if self._faults >= MOST_FAULTS:
+            self.mode = SHADOW
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        then = "nothing is done any more (shadow mode)" if self.mode == SHADOW else "it is looked at again"
+        self._say(f"a fault of the supervisor's own: {said}. The training goes on, and {then}. Please report this")
+        with suppress(Exception):
+            self.write(FAULT, text=said)
+
+
+def restart_facts(finding: RunFinding, decision: Decision) -> dict[str, object]:
+    """Return what the journal has of a decision and of its intention, so that either is enough to carry it on."""
+    return {
+        "trigger": finding.trigger, "action": decision.action, "cost": decision.cost,
+        "signature": list(finding.signature), "line": finding.line, "resume_step": decision.step,
+    }  # fmt: skip

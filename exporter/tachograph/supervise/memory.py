@@ -1,0 +1,125 @@
+"""The past of a run, as its journal has it: attempts, restarts and their cost, failures, what was left undone.
+
+All of it is worked out from the entries, so that a supervisor that is restarted remembers what the last one knew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tachograph.supervise.findings import RunFinding
+from tachograph.supervise.journal import ATTEMPT, DECISION, ENDED, INTENT, OUTCOME, STARTED, Entry
+from tachograph.supervise.policy import LEAVE, RESTARTS, Budget
+
+FINISHED, EXTERNAL, FAILED, STOPPED, LOST = "finished", "external", "failed", "stopped", "lost"
+"""How an attempt ended: well, by a person or a scheduler, by itself, by the policy, or with its supervisor."""
+
+HOUR, EVER = 3600.0, math.inf
+WOULD, ASKED, DECIDED, HELD = "would", "asked", "act", "held"
+"""What comes of a decision: written only, put to a person, carried out, or held back by a guard."""
+
+NO_GAIN_COST = 2
+"""Of a restart after an attempt that made no new step: it would have ended the same way without us."""
+
+
+@dataclass
+class RunMemory:
+    """The run since it last finished; steps are the furthest that the exporter saw."""
+
+    attempts: int = 0
+    best_step: int | None = None
+    spent: list[tuple[float, str, str, int]] = field(default_factory=list)
+    """Restarts: when, by which trigger and action, and what each cost."""
+
+    failures: list[tuple[tuple[str, str, int | None], str]] = field(default_factory=list)
+    """Signature and line of the failures after which the training was restarted."""
+
+    open: dict[str, Entry] = field(default_factory=dict)
+    """Intentions without an outcome, by decision and action."""
+
+    decided: Entry | None = None
+    """The decision to restart or to stop of which not even the intention is noted yet."""
+
+    due: Entry | None = None
+    """The restart whose attempt has not been started yet."""
+
+    runs: bool = False
+    """Whether an attempt began of whose end nothing is noted."""
+
+    checkpoints: list[int] = field(default_factory=list)
+    """Steps of checkpoints that were seen, the newest last."""
+
+    def cost(self, now: float, within: float, trigger: str = "", action: str = "") -> int:
+        """Return what restarts cost within the last seconds, of one trigger and action or of all."""
+        return sum(
+            cost
+            for at, by, what, cost in self.spent
+            if now - at < within and trigger in ("", by) and action in ("", what)
+        )
+
+    def allows(self, budget: Budget, cost: int, now: float, trigger: str = "", action: str = "") -> bool:
+        """Return whether a restart of this cost is within a budget."""
+        return (
+            self.cost(now, HOUR, trigger, action) + cost <= budget.per_hour
+            and self.cost(now, EVER, trigger, action) + cost <= budget.per_run
+        )
+
+    def repeats(self, finding: RunFinding) -> str:
+        """Return in which way a failure repeats an earlier one, empty if it does not."""
+        if any(signature == finding.signature for signature, _ in self.failures):
+            return "at the same step" if finding.step is not None else "before the first step"
+        if finding.line and any(line == finding.line for _, line in self.failures):
+            return "with the same message or line"
+        return ""
+
+    @property
+    def last_restart(self) -> float | None:
+        """When the training was last restarted, by the time of the day."""
+        return max((at for at, *_ in self.spent), default=None)
+
+
+def remember(entries: Iterable[Entry]) -> RunMemory:
+    """Return what entries say, in their order."""
+    memory = RunMemory()
+    for entry in entries:
+        take(memory, entry)
+    return memory
+
+
+def take(memory: RunMemory, entry: Entry) -> None:
+    """Take one more entry into account."""
+    kind = entry["kind"]
+    if kind == ATTEMPT:
+        memory.attempts += 1
+        memory.runs = True
+    elif kind == STARTED:
+        memory.due = None
+    elif kind == INTENT:
+        memory.open[f"{entry['id']} {entry['action']}"] = entry
+        if memory.decided is not None and entry["action"] == memory.decided["action"]:
+            memory.decided = None
+        if entry["action"] in RESTARTS:
+            memory.spent.append((entry["time"], entry["trigger"], entry["action"], entry["cost"]))
+            memory.failures.append((_signature(entry["signature"]), entry["line"]))
+            memory.due = entry
+    elif kind == OUTCOME:
+        memory.open.pop(f"{entry['id']} {entry['action']}", None)
+    elif kind in (ENDED, DECISION):
+        step = entry.get("step")
+        if step is not None:
+            memory.best_step = step if memory.best_step is None else max(memory.best_step, step)
+        memory.checkpoints = entry.get("checkpoints") or memory.checkpoints
+        if kind == DECISION and entry["outcome"] in (DECIDED, HELD):
+            memory.decided = entry if entry["action"] != LEAVE else None
+        if kind == ENDED:
+            memory.runs, memory.decided = False, None
+            if entry["how"] == FINISHED:
+                vars(memory).update(vars(RunMemory()))
+
+
+def _signature(said: Sequence[Any]) -> tuple[str, str, int | None]:
+    trigger, category, step = said
+    return str(trigger), str(category), step

@@ -1,0 +1,112 @@
+"""Observes one run: its findings, which processes its ranks are, its checkpoints and steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tachograph.process_tree import below, started_at
+from tachograph.supervise.decision import Situation
+from tachograph.supervise.findings import RankSeen, RunFinding, RunSeen, Unknown
+from tachograph.supervise.training import RunningAttempt
+
+CHECKPOINTS_KEPT = 8
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The time of the day, which the journal has, and the monotonic one."""
+
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class RunWatch(Protocol):
+    """Where findings come from."""
+
+    def begin(self) -> None:
+        """Note that an attempt begins: what is shown now is of earlier ones."""
+
+    def look(self, attempt_seconds: float) -> RunSeen | Unknown:
+        """Return what is known of the run now."""
+
+
+class RunObserver:
+    """Looks at one run, attempt after attempt; `seen` is what was last noted of this one, `checkpoints` are steps."""
+
+    def __init__(self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int]) -> None:
+        self._source, self._clock = source, clock
+        self.checkpoints = list(checkpoints)
+        self.seen: RunSeen | None = None
+        self._best_before: int | None = None
+        self._began = 0.0
+        self._processes: dict[int, tuple[int, str]] = {}
+
+    def begin(self, best_step: int | None) -> None:
+        """Note that an attempt begins, after others that came to this step."""
+        self._source.begin()
+        self.seen, self._best_before, self._processes = None, best_step, {}
+        self._began = self._clock.monotonic()
+
+    def look(self, training: RunningAttempt) -> RunSeen | Unknown:
+        """Return what is known of this attempt now."""
+        seen = self._source.look(self._clock.monotonic() - self._began)
+        if isinstance(seen, Unknown):
+            return seen
+        self._remember_processes(training, seen)
+        for rank in seen.ranks:
+            if rank.pid and str(self._processes.get(rank.rank, (0, ""))[0]) != rank.pid:
+                return Unknown(
+                    f"rank {rank.rank} of run {seen.name} is process {rank.pid}, which this command has not started: "
+                    "another run has the same name, or the exporter numbers the processes of this container differently"
+                )
+        return seen
+
+    def look_for_news(self, training: RunningAttempt) -> RunSeen | Unknown:
+        """Return the same, unless it is what was noted last."""
+        seen = self.look(training)
+        if isinstance(seen, RunSeen) and self.seen is not None and seen.time == self.seen.time:
+            return Unknown("the exporter gives the same answer as before: it stands still")
+        return seen
+
+    def note(self, seen: RunSeen) -> bool:
+        """Note steps and checkpoints; return whether steps were made since the last note."""
+        before, self.seen = self.seen, seen
+        step = seen.checkpoint_step
+        if step is not None and step == int(step) and int(step) not in self.checkpoints[-1:]:
+            self.checkpoints = [*(one for one in self.checkpoints if one < step), int(step)][-CHECKPOINTS_KEPT:]
+        return before is not None and (before.step or 0) < (seen.step or 0)
+
+    def situation(
+        self, finding: RunFinding, seen: RunSeen, since: float, *, ended: bool, moved: bool = False
+    ) -> Situation:
+        """Return a finding with what surrounds it; `since` when it has held, by the monotonic clock."""
+        furthest, best = seen.step, self._best_before
+        return Situation(
+            finding=finding,
+            run=seen,
+            lasted=self._clock.monotonic() - since,
+            now=self._clock.wall(),
+            ended=ended,
+            steps_moved=moved,
+            is_there=self._is_there,
+            checkpoints=tuple(self.checkpoints),
+            gained=furthest is not None and (best is None or furthest > best),
+        )
+
+    def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:
+        """Note which process each rank is, among those that the command started."""
+        new = {
+            rank.rank: int(rank.pid)
+            for rank in seen.ranks
+            if rank.pid.isdecimal() and self._processes.get(rank.rank, (0, ""))[0] != int(rank.pid)
+        }
+        if new and training.pid:
+            ours = {training.pid, *below(training.pid)}
+            self._processes.update({rank: (pid, started_at(pid)) for rank, pid in new.items() if pid in ours})
+
+    def _is_there(self, rank: RankSeen) -> bool | None:
+        pid, started = self._processes.get(rank.rank, (0, ""))
+        return started_at(pid) == started if started else None

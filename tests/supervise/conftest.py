@@ -1,0 +1,110 @@
+"""A real exporter, and supervisors of real processes beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.supervise import journal
+from tachograph.watch.private_exporter import PrivateExporter, private_exporter
+
+RANKS = Path(__file__).with_name("ranks.py")
+DEADLINE = 90.0
+LAUNCHER = ("TACHOGRAPH", "SLURM", "OMPI", "PMI", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+
+
+def until(holds: Callable[[], Any], seconds: float = DEADLINE) -> Any:
+    """Return what holds, once it does."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@dataclass
+class Supervised:
+    """A run with its folder, its supervisors and what its ranks left in files."""
+
+    exporter: PrivateExporter
+    folder: Path
+    name: str
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def start(self, mode: str, command: Sequence[object], *options: object, **more: str) -> subprocess.Popen[str]:
+        """Start a supervisor."""
+        mine = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER)}
+        environment = {
+            **mine, "TACHOGRAPH_SOCKET": str(self.exporter.socket), "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo", **more,
+        }  # fmt: skip
+        words = [sys.executable, "-W", "ignore", "-m", "tachograph", "supervise", "--run", self.name, "--mode", mode]
+        words += ["--state", str(self.state), *map(str, options), "--", *map(str, command)]
+        self.processes.append(
+            subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        return self.processes[-1]
+
+    def ranks(self, mode: str, *options: object, **more: str) -> subprocess.Popen[str]:
+        """Start a supervisor of ranks without PyTorch (`ranks.py`)."""
+        return self.start(mode, [sys.executable, RANKS, self.folder, *options], **more)
+
+    def end(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        """Return its status and what it said, once it has ended."""
+        _, said = process.communicate(timeout=DEADLINE)
+        return process.returncode, said
+
+    def plans(self) -> list[list[Any]]:
+        """Rank, pid, attempt, reason, step and file of each process that has read its plan."""
+        path = self.folder / "plans"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def entries(self) -> list[journal.Entry]:
+        path = self.state / journal.NAME
+        return journal.read(path) if path.exists() else []
+
+    def decisions(self) -> list[tuple[str, str, str]]:
+        found = [one for one in self.entries() if one["kind"] == "decision"]
+        return [(one["outcome"], one["trigger"], one["guard"] or one["action"]) for one in found]
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[PrivateExporter]:
+    with private_exporter() as running:
+        yield running
+
+
+@pytest.fixture
+def supervised(exporter: PrivateExporter, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Supervised]:
+    """A run of its own, of which nothing is left afterwards."""
+    one = Supervised(exporter, tmp_path, request.node.name[:60].replace("[", "-").replace("]", ""))
+    yield one
+    for process in one.processes:
+        process.send_signal(signal.SIGTERM)
+    for process in one.processes:
+        try:
+            process.communicate(timeout=30)
+        finally:
+            process.kill()

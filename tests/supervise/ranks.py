@@ -1,0 +1,94 @@
+"""A launcher of a few ranks that record themselves and train nothing; without PyTorch it starts in a tenth of a second.
+
+As torchrun does, it ends the others when one rank fails. `--fail WHAT@STEP` has rank 1 fail in the attempts given by
+`--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, `loop` for ever, or `nan`. Every attempt leaves its plan and
+its processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import tachograph
+
+
+def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
+    """Train one rank: read the last checkpoint, go on from there, and save every few steps."""
+    recorder = tachograph.Recorder(rank=number, local_rank=number, world_size=given.ranks)
+    plan = recorder.resume()
+    with (given.folder / "plans").open("a") as file:
+        file.write(json.dumps([number, os.getpid(), *plan, os.environ.get("TACHOGRAPH_PLAN", "")]) + "\n")
+    saved = given.folder / "checkpoint"
+    begin = plan.step if plan.step is not None else int(saved.read_text()) if saved.exists() else 0
+    if begin:
+        recorder.resumed(begin)
+    kind, _, at = given.fail.partition("@")
+    fails = number == 1 and kind and (not given.attempts or plan.attempt in map(int, given.attempts.split(",")))
+    for step in range(begin, given.steps):
+        if fails and step >= int(at) and kind == "die":
+            wait(0.3)  # the exporter hears of this step before
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fails and step >= int(at) and kind == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if fails and step >= int(at) and kind == "raise":
+            raise ValueError("a batch of no size")
+        with recorder.step(step) as one:
+            with recorder.phase("forward"):
+                while fails and step >= int(at) and kind == "loop":
+                    wait(given.step_seconds)
+                wait(given.step_seconds)
+            with recorder.collective("all_reduce"):
+                together.wait()
+            one.log(loss=float("nan") if fails and kind == "nan" and step >= int(at) else 2.0)
+        if number == 0 and step % 10 == 9:
+            saved.write_text(str(step + 1))
+            recorder.checkpoint_saved(step + 1)
+    recorder.close()
+
+
+def wait(seconds: float) -> None:
+    """Compute for so long, as it were."""
+    time.sleep(seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--step-seconds", type=float, default=0.02)
+    parser.add_argument("--fail", default="")
+    parser.add_argument("--attempts", default="0")
+    given = parser.parse_args()
+    ranks, together = {}, multiprocessing.Barrier(given.ranks)
+    for number in range(given.ranks):
+        if (pid := os.fork()) == 0:
+            rank(number, given, together)
+            sys.exit(0)
+        ranks[pid] = number
+
+    def end(number: int, _: object) -> None:
+        for pid in ranks:
+            os.kill(pid, number)
+
+    signal.signal(signal.SIGTERM, end)
+    failed = False
+    while ranks:
+        pid, status = os.wait()
+        ranks.pop(pid, None)
+        if status and not failed:
+            failed = True
+            end(signal.SIGTERM, None)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Findings are read as the exporter concluded them: from the real judgement of a node whose ranks a test plays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tachograph.node.judgement.private import WITHHELD
+from tachograph.node.ranks.frames import Peer
+from tachograph.supervise import findings
+from tachograph.supervise.findings import FindingSource, RunSeen, Unknown, worst
+from tests.supervise.world import dead, rank, run
+
+
+def source(pages: Any, *names: str) -> FindingSource:
+    return FindingSource(f"http://{urlsplit(pages.url).netloc}", names or ("r",))
+
+
+def test_a_run_is_read_with_its_ranks(pages: Any, played: Any) -> None:
+    """Its state, steps and processes; nothing is wrong with it."""
+    played.table.greet("a")
+    played.table.tell("a", 7, step=7)
+    played.serve()
+    seen = source(pages).look(100.0)
+    assert isinstance(seen, RunSeen)
+    assert (seen.name, seen.state, seen.step, seen.is_alive) == ("r", "running", 7, True)
+    assert worst(seen) is None
+
+
+def test_a_lost_loss_is_a_finding_of_its_first_step(pages: Any, played: Any) -> None:
+    """In the exporter's words."""
+    played.table.greet("a")
+    metrics = {"loss": "NaN", "nonfinite_step": {"loss": 5}}
+    played.table.tell("a", 7, step=7, metrics=metrics)
+    played.serve()
+    seen = source(pages).look(100.0)
+    assert isinstance(seen, RunSeen)
+    found = worst(seen)
+    assert found is not None
+    assert (found.trigger, found.ranks, found.step) == ("loss_not_finite", (0,), 5)
+    assert found.text == "Rank 0 of run r: the loss has been NaN since step 5."
+
+
+def test_what_ended_before_the_attempt_is_not_its_own(pages: Any, played: Any) -> None:
+    """The dead rank of the last attempt is shown until the next one says hello: that is no second death."""
+    played.table.greet("a")
+    played.table.tell("a", 7, step=7)
+    played.table.lost("a")
+    played.hand.turn(30.0)
+    played.table.tick()
+    played.serve()
+    judged = json.loads(pages.judged)
+    assert judged["runs"][0]["ranks"][0]["state"] == "dead"
+    seen = source(pages).look(100.0)
+    assert isinstance(seen, RunSeen)
+    assert worst(seen) is not None
+    assert isinstance(source(pages).look(5.0), Unknown)
+
+
+def test_what_is_shown_before_an_attempt_begins_is_of_an_earlier_one(pages: Any, played: Any) -> None:
+    """However late its end is seen; the next process of the rank is new, also for an exporter that lost its counts."""
+    played.table.greet("a")
+    played.table.tell("a", 7, step=7)
+    played.serve()
+    asked = source(pages)
+    assert isinstance(asked.look(100.0), RunSeen)
+    asked.begin()
+    played.table.lost("a")
+    played.hand.turn(5.0)
+    played.table.tick()
+    played.serve()
+    assert isinstance(asked.look(100.0), Unknown)
+    played.table.greet("b", peer=Peer(1000, 5151))
+    played.table.tell("b", 1, step=7)
+    played.serve()
+    assert isinstance(asked.look(100.0), RunSeen)
+    asked.begin()
+    (told,) = (one for run in json.loads(pages.judged)["runs"] for one in run["ranks"])
+    pages.judged = pages.judged.replace(f'"pid": "{told["pid"]}"', '"pid": "6161"').replace(
+        '"restarts": 1', '"restarts": 0'
+    )
+    assert isinstance(asked.look(100.0), RunSeen)
+
+
+def test_a_part_of_a_run_is_not_judged(pages: Any, played: Any) -> None:
+    """Ranks on another node, or that have not begun: nothing is known of them, so nothing of the run."""
+    played.table.greet("a", world_size=2)
+    played.table.tell("a", 7, step=7)
+    played.serve()
+    seen = source(pages).look(100.0)
+    assert isinstance(seen, Unknown)
+    assert "only 1 of the 2 ranks of run r have reported" in seen.why
+
+
+def test_a_run_is_found_under_the_name_of_its_owner(pages: Any, played: Any) -> None:
+    """As the exporter shows it where several users have runs; one of another user is not ours."""
+    played.table.greet("a", run="alice/r")
+    played.serve()
+    assert isinstance(source(pages, "r", "alice/r").look(9.0), RunSeen)
+    assert source(pages, "r", "bob/r").look(9.0) == Unknown("no rank of run r has reported to the exporter")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (None, "answers 503"), ("", "is not a node's findings"), ("[]", "is not a node's findings"),
+        ('{"version": 2}', "speaks version 2, not 1"), ('{"version": 1}', "is not a node's findings"),
+        ('{"version": 1, "runs": [{"run": "r", "ranks": [{}]}]}', "is not a node's findings"),
+        ('{"version": 1, "runs": []}', "no rank of run r has reported"),
+    ],
+)  # fmt: skip
+def test_any_other_answer_is_unknown(pages: Any, body: str | None, why: str) -> None:
+    """With what was wrong with it, and never an exception."""
+    pages.judged = body
+    seen = source(pages).look(9.0)
+    assert isinstance(seen, Unknown)
+    assert why in seen.why
+
+
+def test_nobody_there_is_unknown() -> None:
+    """No exporter at all."""
+    seen = FindingSource("http://127.0.0.1:1", ["r"]).look(9.0)
+    assert isinstance(seen, Unknown)
+    assert "does not answer" in seen.why
+
+
+def test_a_message_that_is_withheld_is_no_line() -> None:
+    """Two failures of which this reader sees nothing are not the same failure."""
+    assert WITHHELD.startswith(findings.WITHHELD)
+    failed = rank(0, state="failed", end_reason="exception", ended_seconds=1.0, message=WITHHELD)
+    found = worst(run(failed))
+    assert found is not None
+    assert found.line == ""
+
+
+def test_what_explains_most_comes_first() -> None:
+    """A dead rank explains the hang of the others."""
+    hangs = run(*dead().ranks, rank(2, step=10), state="hung")
+    found = worst(hangs)
+    assert found is not None
+    assert found.trigger == "dead"

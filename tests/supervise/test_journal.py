@@ -1,0 +1,205 @@
+"""The journal, and a supervisor that is killed at every point of a restart: nothing is done twice, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tachograph.supervise import history, journal
+from tachograph.supervise.journal import NAME, Journal, JournalTakenError
+from tachograph.supervise.supervisor import STATUS_STOPPED
+from tests.supervise.world import World, dead, hung, rank, run
+
+ROOT = Path(__file__).parents[2]
+POINTS = (
+    "before notify", "after notify", "before keep_evidence", "after keep_evidence", "before restart_from_checkpoint",
+    "after restart_from_checkpoint", "before start", "after start",
+)  # fmt: skip
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.supervise.test_journal import lost
+from tests.supervise.world import World
+
+def die(point):
+    if point == sys.argv[2] and len(world.children) == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+world = World(Path(sys.argv[1]), lost, at=die, last=100.0)
+world.supervise()
+"""
+
+
+def lost(attempt: int, seconds: float) -> object:
+    """A run whose loss is NaN from step 47, some time after a checkpoint of step 40."""
+    if attempt:
+        return run()
+    if seconds < 20:
+        return run(checkpoint_step=40.0)
+    return run(rank(0, is_lost=True, nonfinite_step=47.0, step=50), checkpoint_step=50.0)
+
+
+def kinds(path: Path) -> list[str]:
+    return [entry["kind"] for entry in journal.read(path)]
+
+
+def test_an_entry_is_there_when_write_returns(tmp_path: Path) -> None:
+    """A line of JSON with its version and time, readable by its owner alone."""
+    book = Journal(tmp_path / "state", clock=lambda: 12.5)
+    assert book.write("fault", text="é\n")
+    assert (tmp_path / "state" / NAME).read_text() == '{"v":1,"time":12.5,"kind":"fault","text":"\\u00e9\\n"}\n'
+    assert (tmp_path / "state" / NAME).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    book.close()
+
+
+@pytest.mark.parametrize("torn", [b'{"v":1,"time":1,"ki', b"\x00\x00", b"{"])
+def test_what_a_crash_cut_short_is_no_entry(tmp_path: Path, torn: bytes) -> None:
+    """And the next one does not continue its line."""
+    book = Journal(tmp_path)
+    book.write("fault", text="a")
+    book.close()
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(torn)
+    book = Journal(tmp_path)
+    book.write("fault", text="b")
+    book.close()
+    assert [entry["text"] for entry in journal.read(tmp_path / NAME)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("line", ["[]", "1", '{"v":2,"kind":"ended"}', "nonsense", '{"v":1}', '{"v":1,"kind":3}'])
+def test_a_line_of_something_else_is_left_out(tmp_path: Path, line: str) -> None:
+    """Of a newer release, or of nobody."""
+    (tmp_path / NAME).write_text(f'{line}\n{{"v":1,"time":1,"kind":"fault","text":"a"}}\n')
+    assert kinds(tmp_path / NAME) == ["fault"]
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from tachograph.supervise import journal
+book = journal.Journal(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+wrote = [book.write("fault", text="x" * 500) for _ in range(20)]
+assert wrote[0] and not wrote[-1]
+assert book.full
+found = journal.read(book.path)
+assert len(found) == sum(wrote) == len(book.entries)
+assert book.path.read_bytes().endswith(b"}\\n")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert book.write("fault", text="y")
+assert not book.full
+"""
+
+
+def test_a_full_disk_leaves_no_part_of_an_entry(tmp_path: Path) -> None:
+    """Where the kernel takes a part of a line alone: False, why, and once there is room again it is written."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
+    subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], env=environment, check=True, timeout=30)
+
+
+def test_the_second_supervisor_of_a_run_is_refused(tmp_path: Path) -> None:
+    """At once where the first one runs, with its process; after it there is no lock left."""
+    book = Journal(tmp_path)
+    book.write("supervisor", **journal.identity())
+    with pytest.raises(JournalTakenError, match=f"process {os.getpid()} on .* already supervises this run"):
+        Journal(tmp_path)
+    book.close()
+    Journal(tmp_path).close()
+
+
+def test_one_that_was_killed_is_waited_for(tmp_path: Path) -> None:
+    """Its training holds the lock until it has ended, so that the run is never there twice."""
+    book = Journal(tmp_path)
+    gone = subprocess.run(["true"], check=True)
+    assert gone.returncode == 0
+    book.write("supervisor", pid=2**22 - 1, host=journal.identity()["host"], started="1")
+    waited: list[float] = []
+
+    def training_ends(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            book.close()
+
+    Journal(tmp_path, sleep=training_ends).close()
+    assert len(waited) == 3
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_supervisor_killed_at_any_point_neither_repeats_nor_loses(tmp_path: Path, point: str) -> None:
+    """`kill -9` before and after each side effect of a restart; another supervisor is started in its place.
+
+    Its budget is spent once, the next attempt goes back to the good checkpoint, and evidence is not kept twice, of a
+    training that has gone.
+    """
+    children = {"before start": 1, "after start": 2}.get(point, 1)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'exporter'}"}
+    words = [sys.executable, "-c", KILLED, str(tmp_path), point, str(children)]
+    done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 30.0)])
+    supervisor = world.supervisor()
+    assert supervisor.supervise(["train"]) == 0
+    after = supervisor._ledger._journal.entries
+    supervisor._ledger._journal.close()
+    assert world.did == ["started"]
+    assert [entry["action"] for entry in after if entry["kind"] == "intent" and "cost" in entry] == [
+        "restart_from_checkpoint"
+    ]
+    assert world.plans[0]["TACHOGRAPH_PLAN_STEP"] == "40"
+    if point in ("before notify", "after notify"):
+        assert "said again" in world.said[0]
+    if "keep_evidence" in point:
+        (text,) = [one["text"] for one in after if one["kind"] == "outcome" and one["action"] == "keep_evidence"]
+        assert text.startswith("not repeated")
+    opened = {(one["id"], one["action"]) for one in after if one["kind"] == "intent"}
+    assert opened == {
+        (one["id"], one["action"]) for one in after if one["kind"] == "outcome" and one["action"] != "ask"
+    }
+
+
+def test_a_stop_that_was_interrupted_stays_one(tmp_path: Path) -> None:
+    """The training has ended with its supervisor, and the next one does not start it; after that a person may."""
+    world = World(tmp_path, lambda *_: run(rank(0, is_lost=True, nonfinite_step=4.0)))
+
+    def die(point: str) -> None:
+        if point == "before stop":
+            raise KeyboardInterrupt
+
+    world.at = die
+    with pytest.raises(KeyboardInterrupt):
+        world.supervise()
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 5.0)])
+    assert world.supervise() == STATUS_STOPPED
+    assert world.did == []
+    assert "was being stopped by policy" in world.said[0]
+    assert world.supervise() == 0
+    assert world.did == ["started"]
+
+
+def test_the_history_is_a_table(tmp_path: Path) -> None:
+    """What was found, decided and done, in order, and what of the budget is spent."""
+    World(tmp_path / "a", lambda attempt, _: run() if attempt else hung(), ends=[(None, 0), (0, 30.0)]).supervise()
+    entries = journal.read(tmp_path / "a" / NAME)
+    said = history.lines(entries, 1_790_000_100.0)
+    assert [line[21:33].strip() for line in said[:-1]] == [
+        "supervisor", "attempt 0", "decided to", "done", "done", "done", "failed", "attempt 1", "finished",
+    ]  # fmt: skip
+    assert said[7].endswith("begins, after hung")
+    assert said[-1] == "attempts: 2, furthest step 10, restarts that count: 1 in the last hour, 1 since the run began"
+    World(tmp_path / "b", lambda *_: dead(), ends=[(1, 5.0)], mode="shadow").supervise()
+    said = history.lines(journal.read(tmp_path / "b" / NAME), 1_790_000_100.0)
+    assert [line[21:33].strip() for line in said[:-1]] == ["supervisor", "attempt 0", "would", "failed"]
+
+
+def test_the_history_of_no_run(tmp_path: Path) -> None:
+    """A journal that says nothing, as of a supervisor that was killed as it began."""
+    (tmp_path / NAME).write_text("")
+    assert history.lines(journal.read(tmp_path / NAME), 0.0)[0].startswith("attempts: 0")
+    assert json.loads(json.dumps(journal.identity()))["pid"] == os.getpid()

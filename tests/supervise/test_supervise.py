@@ -1,0 +1,201 @@
+"""`tachograph supervise` with a real exporter and real processes: restarts, signals, kills, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tachograph.__main__ import main
+from tests.supervise.conftest import Supervised, is_running, until
+
+pytestmark = pytest.mark.timeout(120)
+
+DAEMON = """
+import os, signal, sys, time
+from pathlib import Path
+if os.fork() == 0:  # a worker that leaves the session, and does not end by SIGTERM
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(sys.argv[1], f"pid-{os.getpid()}").touch()
+time.sleep(600)
+"""
+
+
+def pids(folder: Path, count: int) -> list[int]:
+    found = until(lambda: len(names := [path.name for path in folder.glob("pid-*")]) >= count and names)
+    return [int(name.partition("-")[2]) for name in found]
+
+
+def test_a_killed_rank_is_restarted_from_where_it_was(supervised: Supervised) -> None:
+    """The next attempt begins at the checkpoint with its plan, and finishes; the evidence is of the one that died."""
+    status, said = supervised.end(supervised.ranks("act", "--fail", "die@25"))
+    assert status == 0, said
+    assert supervised.decisions() == [("act", "dead", "restart")]
+    assert [plan[2:5] for plan in supervised.plans()] == [[0, "", None]] * 2 + [[1, "dead", None]] * 2
+    (kept,) = (supervised.state / "evidence").iterdir()
+    assert "a rank was killed" in (kept / "triage.txt").read_text()
+    assert '"died"' in (kept / "node.json").read_text()
+    assert kept.stat().st_mode & 0o777 == 0o700
+    lines = said.splitlines()
+    assert all(line.startswith("tachograph supervise: ") for line in lines)
+    assert lines[1].startswith(f"tachograph supervise: Rank 1 of run {supervised.name} died ")
+    assert " To be done: restart, within its budget " in lines[1]
+
+
+def test_shadow_mode_leaves_the_run_as_it_is(supervised: Supervised) -> None:
+    """The same failure: the status is the command's, one attempt, no evidence, and what would have been done."""
+    status, said = supervised.end(supervised.ranks("shadow", "--fail", "die@25"))
+    assert status == 1
+    assert supervised.decisions() == [("would", "dead", "restart")]
+    assert len(supervised.plans()) == 2
+    assert not (supervised.state / "evidence").exists()
+    assert "would restart (shadow mode: nothing is done)" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "trigger"), [("stop", "frozen"), ("loop", "hung")])
+def test_a_standstill_is_ended_and_restarted(supervised: Supervised, kind: str, trigger: str) -> None:
+    """A rank that is stopped, or loops for ever: its processes are gone before the next attempt begins."""
+    process = supervised.ranks("act", "--fail", f"{kind}@60", "--steps", "100", TACHOGRAPH_HANG_SECONDS="10")
+    old = [plan[1] for plan in until(lambda: len(supervised.plans()) >= 2 and supervised.plans())]
+    until(lambda: len(supervised.plans()) > 2)
+    assert not any(map(is_running, old))
+    status, said = supervised.end(process)
+    assert status == 0, said
+    assert supervised.decisions() == [("act", trigger, "restart")]
+    assert supervised.plans()[-1][3] == trigger
+
+
+def test_the_status_and_output_are_the_commands(supervised: Supervised) -> None:
+    """Nothing is written to standard output, and a command that is not there is status 127."""
+    process = supervised.start("act", ["sh", "-c", "echo trained; exit 7"])
+    out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (7, "trained\n")
+    assert "nothing is known of its ranks" in said
+    status, said = supervised.end(supervised.start("act", [supervised.folder / "none"]))
+    assert status == 127
+    assert said.endswith("the command cannot be run: No such file or directory\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on(supervised: Supervised, number: int) -> None:
+    """The command decides how it ends by it, and that is how the supervisor ends."""
+    traps = "trap 'exit 9' TERM INT; echo ready; while :; do sleep 0.05; done"
+    process = supervised.start("act", ["bash", "-c", traps])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert supervised.end(process)[0] == 9
+    process = supervised.start("act", ["bash", "-c", "echo ready; exec sleep 600"])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert supervised.end(process)[0] == -number
+    assert [one["how"] for one in supervised.entries() if one["kind"] == "ended"] == ["external"] * 2
+
+
+def test_a_killed_supervisor_leaves_no_orphan_and_no_twin(supervised: Supervised) -> None:
+    """`kill -9`: all that the command started ends, daemons too; only then does another supervisor start it again."""
+    command = [sys.executable, "-c", DAEMON, supervised.folder]
+    process = supervised.start("act", command)
+    first = pids(supervised.folder, 2)
+    second = supervised.start("act", command)
+    status, said = supervised.end(second)
+    assert status == 4
+    assert f"process {process.pid} on " in said
+    assert all(map(is_running, first))
+    for path in supervised.folder.glob("pid-*"):
+        path.unlink()
+    process.kill()
+    process.wait()
+    third = supervised.start("act", command)
+    pids(supervised.folder, 2)
+    assert not any(map(is_running, first))
+    third.kill()
+    ends = [one for one in supervised.entries() if one["kind"] == "ended"]
+    assert [one["how"] for one in ends] == ["lost"]
+
+
+def test_a_killed_warden_leaves_no_orphan(supervised: Supervised) -> None:
+    """The process between the supervisor and the training: all ends with it, and the supervisor with a status."""
+    process = supervised.start("act", [sys.executable, "-c", DAEMON, supervised.folder])
+    ours = pids(supervised.folder, 2)
+    (warden,) = (int(one) for one in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    os.kill(warden, signal.SIGKILL)
+    status, _ = supervised.end(process)
+    assert status == 3
+    assert not any(map(is_running, ours))
+
+
+def test_a_confirmed_restart(supervised: Supervised, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ask mode: the command that the question names lets it be carried out; a second time there is no question."""
+    process = supervised.ranks("ask", "--fail", "die@25")
+    asked = until(lambda: [one for one in supervised.entries() if one.get("outcome") == "asked"])[0]
+    confirm = ["supervise", "confirm", asked["id"], "--state", str(supervised.state)]
+    assert main(["supervise", "confirm", "abcdef", "--state", str(supervised.state)]) == 1
+    assert main(confirm) == 0
+    assert capsys.readouterr().out.startswith("confirmed: restart, within its budget")
+    status, said = supervised.end(process)
+    assert status == 0, said
+    assert " ".join(confirm[1:]) in said
+    assert supervised.decisions() == [("asked", "dead", "restart"), ("act", "dead", "restart")]
+    assert main(confirm) == 1
+
+
+def test_history_and_confirm_without_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line that says where one was looked for."""
+    for words in (["history"], ["confirm", "abcdef"]):
+        assert main(["supervise", *words, "--state", str(tmp_path)]) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert f"{tmp_path}/journal.jsonl: No such file or directory" in said.err
+        assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "expected -- and the command to run"),
+        (["--"], "expected -- and the command to run"),
+        (["train.py"], "'train.py' is one argument too many"),
+        (["--polcy", "act", "--", "true"], "unknown option --polcy; did you mean --policy?"),
+        (["--mode", "atc", "--", "true"], "--mode: 'atc': did you mean act?"),
+        (["--run", "a\nb", "--", "true"], "cannot name a run"),
+        (["--exporter", "ftp://x", "--", "true"], "--exporter ftp://x: expected HOST"),
+    ],
+)
+def test_wrong_arguments(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, status 2, and nothing is started."""
+    assert main(["supervise", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a journal nothing is started: a person is at the keyboard."""
+    (tmp_path / "file").touch()
+    ran = tmp_path / "ran"
+    assert main(["supervise", "--state", str(tmp_path / "file"), "--", "touch", str(ran)]) == 1
+    assert "the journal cannot be opened" in capsys.readouterr().err
+    assert not ran.exists()
+
+
+def test_texts_fit(supervised: Supervised, fits: object) -> None:
+    """The table in a terminal of 80 columns."""
+    supervised.end(supervised.ranks("shadow", "--fail", "die@5", "--steps", "10"))
+    fits(lambda: main(["supervise", "history", "--state", str(supervised.state)]))  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_a_healthy_run_is_cheap_and_undisturbed(supervised: Supervised) -> None:
+    """A run of 20 s: one attempt, no decision, and a supervisor of less than 60 MB (docs/supervise.md has figures)."""
+    process = supervised.ranks("act", "--steps", "1000")
+    until(lambda: len(supervised.plans()) == 2)
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    assert int(peak.split()[1]) < 60_000
+    assert supervised.end(process)[0] == 0
+    assert supervised.decisions() == []
