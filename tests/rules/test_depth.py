@@ -21,6 +21,9 @@ BUDGETS = {
     "pages with more than two recorded series between them and a metric": 2,
     "series behind the alert with most": 20,
     "lines of source": 3600,
+    "characters of expressions": 120_000,
+    "characters of texts": 170_000,
+    "queries in texts": 500,
 }
 """The most that there may be, with room for another alert."""
 
@@ -74,6 +77,7 @@ def found() -> dict[str, float]:
     pages = {rule["alert"] for rule in rules if "alert" in rule and rule["labels"]["severity"] == "critical"}
     rests = {alert: 1 + max((deep[name] for name in given), default=0) for alert, given in alerts.items()}
     far = rests.values()
+    texts = [text for rule in rules for text in rule.get("annotations", {}).values()]
     behind = [len(given.union(*(below[name] for name in given))) for given in alerts.values()]
     return {
         "recorded series": len(names),
@@ -83,6 +87,9 @@ def found() -> dict[str, float]:
         "rules between the furthest alert and a metric": max(far),
         "pages with more than two recorded series between them and a metric": sum(rests[page] > 3 for page in pages),
         "series behind the alert with most": max(behind),
+        "characters of expressions": sum(len(" ".join(rule["expr"].split())) for rule in rules),
+        "characters of texts": sum(map(len, texts)),
+        "queries in texts": sum(len(re.findall(r"\|\s*query|\bquery\s", text)) for text in texts),
         "lines of source": sum(len(path.read_text().splitlines()) for path in (RULES / "src").glob("*.yml")),
     }
 
