@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from tachograph.catalog.gpu import RECOVERY_ACTIONS
-from tachograph.catalog.rank import PHASES
+from tachograph.catalog.rank import PAUSES, PHASES
 from tachograph_lab.scenario import values
 from tachograph_lab.scenario.values import optional, place, places, size
 
-STEP_PHASES = tuple(phase for phase in PHASES if phase not in ("init", "checkpoint", "eval", "other"))
+STEP_PHASES = tuple(phase for phase in PHASES if phase not in (*PAUSES, "other"))
 """The phases of an ordinary step, which a fault can lengthen."""
 
 CHECKSUM_EVERY = 10
