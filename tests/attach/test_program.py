@@ -156,3 +156,19 @@ def test_a_module_that_was_only_looked_for_is_observed_once_imported(script: Pat
     )
     done = python("folder/script.py", folder=script.parents[1])
     assert done.stdout == "seen wave\n1 SourceFileLoader\n", done.stderr
+
+
+def test_a_module_that_is_being_imported_is_waited_for(script: Path) -> None:
+    """One that imports PyTorch, as TRL's trainers do, is not whole when that is noticed; one that fails never is."""
+    (script.parent / "whole.py").write_text("import early\nmade = 1\n")
+    (script.parent / "broken.py").write_text("import early_too\nraise OSError\n")
+    notice = "from tachograph.attach.on_import import when_imported\n"
+    for early, late in (("early", "whole"), ("early_too", "broken")):
+        text = f"when_imported('{late}', lambda module: print('seen', module.__name__, module.made))\n"
+        (script.parent / f"{early}.py").write_text(notice + text)
+    script.write_text(
+        "import sys\nbefore = len(sys.meta_path)\nimport whole\nprint('imported')\n"
+        "try:\n    import broken\nexcept OSError:\n    pass\nimport wave\nprint(len(sys.meta_path) - before)\n"
+    )
+    done = python("folder/script.py", folder=script.parents[1])
+    assert done.stdout == "imported\nseen whole 1\n0\n", done.stderr

@@ -13,11 +13,40 @@ from tachograph.client.core.notice import notice
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Call `act` with module `name` once it is imported, at once if it is; an error of `act` is logged, not raised."""
-    if name in sys.modules:
-        _act(act, sys.modules[name])
-    else:
+    """Call `act` with module `name` once it is imported, at once if it is; an error of `act` is logged, not raised.
+
+    A module that is being imported, as one that imports PyTorch while we are called for that, is waited for: `act` is
+    called when the next module after it is imported.
+    """
+    module = sys.modules.get(name)
+    if module is None:
         sys.meta_path.insert(0, _Finder(name, act))
+    elif _is_being_imported(module):
+        sys.meta_path.insert(0, _Waiter(module, act))
+    else:
+        _act(act, module)
+
+
+def _is_being_imported(module: ModuleType) -> bool:
+    return bool(getattr(module.__spec__, "_initializing", False))  # as the import system itself asks
+
+
+class _Waiter(importlib.abc.MetaPathFinder):
+    """Finds nothing; notices that a module which was being imported has been."""
+
+    def __init__(self, module: ModuleType, act: Callable[[ModuleType], None]) -> None:
+        self._module = module
+        self._act = act
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Act once the module is there."""
+        if self in sys.meta_path and not _is_being_imported(self._module):
+            sys.meta_path.remove(self)
+            if sys.modules.get(self._module.__name__) is self._module:  # else its import failed
+                _act(self._act, self._module)
+        return None
 
 
 class _Finder(importlib.abc.MetaPathFinder):

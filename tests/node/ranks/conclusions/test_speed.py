@@ -104,6 +104,16 @@ def test_steps_where_nothing_else_is_known(run: Run) -> None:
     assert shown["run_batch_changed_seconds",] == pytest.approx(5 * MINUTE, abs=10)
 
 
+def test_a_larger_batch_is_no_slower_by_the_token_and_a_smaller_one_may_be(run: Run) -> None:
+    """What was usual stands beside what takes longer behind a larger batch; half a batch begins anew."""
+    run.more["invariant"] = {"global_batch": 64}
+    assert run.goes(15 * MINUTE, 0.5)["run_usual_speed", "tokens"] == pytest.approx(200)
+    run.more["invariant"] = {"global_batch": 128}
+    assert run.goes(5 * MINUTE, 1.0)["run_usual_speed", "tokens"] == pytest.approx(200)
+    run.more["invariant"] = {"global_batch": 32}
+    assert ("run_usual_speed", "tokens") not in run.goes(5 * MINUTE, 1.0)
+
+
 def test_a_loss_of_speed_is_known_in_a_minute_and_a_half(run: Run) -> None:
     """What was usual stays so; how long it has been slow is counted from there."""
     assert run.goes(20 * MINUTE, 0.5)["run_slow_seconds",] == 0

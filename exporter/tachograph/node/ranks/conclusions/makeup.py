@@ -22,8 +22,9 @@ class Makeup:
     def __init__(self) -> None:
         self._batch: float | None = None
         self._worth: tuple[str, float] | None = None
-        self.batch_changed = -math.inf
-        """When the batch last changed, by the monotonic clock."""
+        self.batch_changed = self.work_changed = self._batch_grew = -math.inf
+        """When the batch last changed, by the monotonic clock; and when the work last became another, as by a smaller
+        batch or longer sequences: more of the same work at once takes no longer by the token."""
 
     def look(self, view: RunView) -> None:
         """Note a change of the batch."""
@@ -32,6 +33,10 @@ class Makeup:
         if batch is not None:
             if self._batch is not None and batch != self._batch:
                 self.batch_changed = view.now
+                if batch > self._batch:
+                    self._batch_grew = view.now
+                else:
+                    self.work_changed = view.now
             self._batch = batch
         if (worth := self._worth_of_step(view)) is None:
             return
@@ -43,6 +48,8 @@ class Makeup:
                     return
             else:
                 self.batch_changed = view.now
+                if now < before or view.now - self._batch_grew > SETTLES_SECONDS:
+                    self.work_changed = view.now
         self._worth = worth
 
     @staticmethod

@@ -20,7 +20,7 @@ SLOW_STEPS = 12
 
 
 class Speed:
-    """Remembers the past of the best unit there is, since the present processes started and the batch is as large."""
+    """Remembers the past of the best unit there is, since the present processes started and do the same work."""
 
     def __init__(self, makeup: Makeup) -> None:
         self._makeup = makeup
@@ -34,8 +34,10 @@ class Speed:
             return
         self._progress = view.progress
         unit, speed = measured
-        # Another batch makes it another step, of another MFU, too: half a batch is not half the work of the optimizer.
-        of = unit, max(view.started or 0.0, self._of[1]), self._makeup.batch_changed
+        # Half a batch is not half the work of the optimizer, so its MFU is lower; that of a larger batch is not, but
+        # its steps are longer.
+        changed = self._makeup.batch_changed if unit == "steps" else self._makeup.work_changed
+        of = unit, max(view.started or 0.0, self._of[1]), changed
         if self._past is None or of != self._of:
             self._of, self._past = of, Past(view.now, least=SLOW_STEPS)
         lowest = 1 - view.limit("throughput_drop_ratio")
