@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tachograph.__main__ import main
+from tachograph.supervise import command, journal
 from tests.supervise.conftest import Supervised, is_running, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -199,3 +202,51 @@ def test_a_healthy_run_is_cheap_and_undisturbed(supervised: Supervised) -> None:
     assert int(peak.split()[1]) < 60_000
     assert supervised.end(process)[0] == 0
     assert supervised.decisions() == []
+
+
+class Full(io.StringIO):
+    """A log on a full disk."""
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stderr", [Full(), None])
+def test_what_is_said_may_not_be_heard(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
+    """A full disk, a terminal that is gone, no standard error at all: no reason to end a training."""
+    monkeypatch.setattr(sys, "stderr", stderr)
+    command._say("x")
+
+
+def test_without_a_standard_error_and_with_a_long_command(tmp_path: Path) -> None:
+    """What it prints is in no file of ours, 200 KiB of words are no obstacle, and the journal has no secret."""
+    secret = "sk-4f9aQ7x2Lm8Zt1"
+    inner = ["sh", "-c", "echo lo''ud >&2; exit 0", "sh", "--api-key", secret, *["x" * 1000] * 200]
+    words = [sys.executable, "-m", "tachograph", "supervise", "--run", "r", "--state", str(tmp_path), "--", *inner]
+    done = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *words], check=False, timeout=60)
+    assert done.returncode == 0
+    text = (tmp_path / journal.NAME).read_text()
+    assert "loud" not in text
+    assert secret not in text
+    assert [one["kind"] for one in journal.read(tmp_path / journal.NAME)] == [
+        "supervisor", "attempt", "started", "ended",
+    ]  # fmt: skip
+
+
+def test_a_journal_of_another_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One folder for two runs: the second would go on with the budget and the checkpoints of the first."""
+    book = journal.Journal(tmp_path)
+    book.write("supervisor", run="a", mode="act", **journal.identity())
+    book.close()
+    assert main(["supervise", "--run", "b", "--state", str(tmp_path), "--", "false"]) == 1
+    assert "is the journal of run a: give run b a folder of its own" in capsys.readouterr().err
+
+
+def test_only_the_owner_confirms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another user whom the folder admits is told so, and not that it is confirmed."""
+    (tmp_path / journal.NAME).touch()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
+    assert main(["supervise", "confirm", "abcdef", "--state", str(tmp_path)]) == 1
+    assert "belongs to another user" in capsys.readouterr().err

@@ -50,7 +50,7 @@ class RankSeen:
     process: str
     uuid: str
     is_lost: bool
-    nonfinite_step: float | None
+    nonfinite_step: int | None
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RunSeen:
     hang_limit: float
     saving_seconds: float | None
     culprit: int | None
-    checkpoint_step: float | None
+    checkpoint_step: int | None
     ranks: tuple[RankSeen, ...]
     problems: tuple[tuple[str, str], ...]
     gpu_trouble: tuple[str, ...]
@@ -89,7 +89,7 @@ class Unknown:
 
 
 class FindingSource:
-    """The exporter at an address, asked for one run under any of the names by which it may show that.
+    """The exporter at an address, asked for one run under the last of these names by which it shows one.
 
     Ranks of earlier attempts are shown until their next process says hello: `begin` notes them, and they are left out.
     """
@@ -149,23 +149,26 @@ def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
 
 def _run(said: Mapping[str, Any], names: Sequence[str]) -> RunSeen | Unknown:
     """Return the run in an answer; raise one of UNREADABLE for an answer of another form."""
-    run = next((one for one in said["runs"] if one["run"] in names), None)
+    shown = {one["run"]: one for one in said["runs"]}
+    run = next((shown[name] for name in reversed(names) if name in shown), None)
     if run is None:
         return Unknown(f"no rank of run {names[0]} has reported to the exporter")
     ranks = [_rank(rank) for rank in run["ranks"]]
     uuids = {rank.uuid for rank in ranks if rank.uuid}
     return RunSeen(
-        name=run["run"],
+        name=_text(run["run"]),
         time=float(said["time"]),
-        state=run["state"],
-        world_size=run["world_size"],
+        state=_text(run["state"]),
+        world_size=int(run["world_size"]),
         seconds_without_step=_known(run["seconds_without_step"]),
         hang_limit=decode_number(run["hang_limit_seconds"]),
         saving_seconds=_known(run["saving_seconds"]),
-        culprit=run["culprit"],
-        checkpoint_step=_known(run["checkpoint_step"]),
+        culprit=_whole(run["culprit"]),
+        checkpoint_step=_whole(run["checkpoint_step"]),
         ranks=tuple(ranks),
-        problems=tuple((one["text"], one["remedy"]) for one in said["problems"] if one["run"] == run["run"]),
+        problems=tuple(
+            (_text(one["text"]), _text(one["remedy"])) for one in said["problems"] if one["run"] == run["run"]
+        ),
         gpu_trouble=tuple(
             f"GPU {gpu['gpu']} {text}" for gpu in said["gpus"] if gpu["uuid"] in uuids for text in gpu["trouble"]
         ),
@@ -176,20 +179,33 @@ def _rank(said: Mapping[str, Any]) -> RankSeen:
     return RankSeen(
         rank=int(said["rank"]),
         restarts=int(said["restarts"]),
-        state=said["state"],
+        state=_text(said["state"]),
         ended_seconds=_known(said["ended_seconds"]),
-        end_reason=said["end_reason"],
-        message=said["message"],
-        step=said["step"],
-        phase=said["phase"],
+        end_reason=_text(said["end_reason"]),
+        message=_text(said["message"]),
+        step=_whole(said["step"]),
+        phase=_text(said["phase"]),
         phase_seconds=_known(said["phase_seconds"]) or 0.0,
-        pid=said["pid"],
-        where=said["where"],
-        process=said["process"],
-        uuid=said["uuid"],
-        is_lost=said["lost"],
-        nonfinite_step=_known(said["nonfinite_step"]),
+        pid=_text(said["pid"]),
+        where=_text(said["where"]),
+        process=_text(said["process"]),
+        uuid=_text(said["uuid"]),
+        is_lost=said["lost"] is True,
+        nonfinite_step=_whole(said["nonfinite_step"]),
     )
+
+
+def _text(value: object) -> str:
+    """Return a text; raise TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is not a text")
+    return value
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number, None where none is known; raise one of UNREADABLE."""
+    number = _known(value)
+    return None if number is None else int(number)
 
 
 def _known(value: object) -> float | None:
@@ -259,7 +275,7 @@ def _finding(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFindin
     step = first.step
     if trigger == NOT_FINITE:
         known = [rank.nonfinite_step for rank in ranks if rank.nonfinite_step is not None]
-        step = int(min(known)) if known else step
+        step = min(known) if known else step
     line = ""
     if trigger == FAILED and first.end_reason != "collective":  # a timeout is raised at the same line, whoever is late
         line = "" if first.message.startswith(WITHHELD) else first.message
