@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -175,3 +177,25 @@ def test_the_run_of_its_owner_comes_first(pages: Any, played: Any) -> None:
         said = json.loads(pages.judged)
         said["runs"].reverse()
         pages.judged = json.dumps(said)
+
+
+def test_an_answer_that_never_ends_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header byte by byte: each is in time, and the supervisor has signals to pass on. It asks no second time."""
+    monkeypatch.setattr(findings, "LOOK_SECONDS", 0.3)
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            taken, _ = server.accept()
+            with taken:
+                taken.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                while not done.wait(0.1):
+                    taken.sendall(b"x")
+
+        slow = threading.Thread(target=trickle)
+        slow.start()
+        asked = FindingSource(f"http://127.0.0.1:{server.getsockname()[1]}", ["r"])
+        assert "no whole answer within 0.3 s" in str(asked.look(9.0))
+        assert "the last question is still open" in str(asked.look(9.0))
+        done.set()
+        slow.join()

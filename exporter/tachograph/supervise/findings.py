@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.findings.kinds import LOSS_NOT_FINITE, ORDER, RANK_DEAD, RANK_FAILED, RANK_FROZEN, RUN_HUNG, kind_of
-from tachograph.http_client import HttpError, ask, without_password
+from tachograph.http_client import HttpError, HttpResponse, ask, without_password
 from tachograph.printable import printable
 from tachograph.unreadable import UNREADABLE
 from tachograph.wire import decode_number
@@ -20,7 +23,8 @@ VERSION = 1
 
 PATH = "/api/node"
 MOST_BYTES = 16 << 20
-ASK_SECONDS = 3.0
+ASK_SECONDS, LOOK_SECONDS = 3.0, 10.0
+"""For each part of an answer, and for all of it: one that came byte by byte would keep signals waiting."""
 TOLD = ("terminated", "interrupted")
 """Reasons of ranks that somebody asked to end: a scheduler, a person, or a launcher after another rank failed."""
 
@@ -97,6 +101,7 @@ class FindingSource:
     def __init__(self, address: str, names: Iterable[str]) -> None:
         self._address, self._names, self._shown = address, tuple(names), without_password(address)
         self._earlier: dict[int, RankSeen] = {}
+        self._question: threading.Thread | None = None
 
     def begin(self) -> None:
         """Take all ranks that are shown now for those of earlier attempts; call it before an attempt is started."""
@@ -125,10 +130,22 @@ class FindingSource:
             )
         return replace(shown, ranks=ranks)
 
+    def _answer(self) -> HttpResponse:
+        """Return what the exporter answers, all of it in time; raise HttpError."""
+        if self._question is not None and self._question.is_alive():
+            raise HttpError("the last question is still open")
+        answered: Future[HttpResponse] = Future()
+        self._question = threading.Thread(target=_ask_for, args=(self._address + PATH, answered), daemon=True)
+        self._question.start()
+        try:
+            return answered.result(LOOK_SECONDS)
+        except FutureTimeoutError as error:
+            raise HttpError(f"timed out: no whole answer within {LOOK_SECONDS:g} s") from error
+
     def _ask(self) -> RunSeen | Unknown:
         """Return the run with all its ranks."""
         try:
-            answer = ask(self._address + PATH, ASK_SECONDS, most=MOST_BYTES)
+            answer = self._answer()
         except HttpError as error:
             return Unknown(f"the exporter at {self._shown} does not answer: {error}")
         if answer.status != 200:
@@ -140,6 +157,14 @@ class FindingSource:
             return _run(said, self._names)
         except UNREADABLE as error:
             return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
+
+
+def _ask_for(url: str, answered: Future[HttpResponse]) -> None:
+    """Ask for a page, and hand over its answer or what went wrong."""
+    try:
+        answered.set_result(ask(url, ASK_SECONDS, most=MOST_BYTES))
+    except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
+        answered.set_exception(error)
 
 
 def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
