@@ -204,6 +204,9 @@ def test_the_history_of_no_run(tmp_path: Path) -> None:
     """A journal that says nothing, as of a supervisor that was killed as it began."""
     (tmp_path / NAME).write_text("")
     assert history.lines(journal.read(tmp_path / NAME), 0.0)[0].startswith("attempts: 0")
+    newer = {"v": 1, "time": 1, "kind": "decision", **WHOLE["decision"], "outcome": "mulled"}
+    (tmp_path / NAME).write_text(json.dumps(newer) + "\n")
+    assert "mulled" in history.lines(journal.read(tmp_path / NAME), 0.0)[0]
     assert json.loads(json.dumps(journal.identity()))["pid"] == os.getpid()
 
 
@@ -238,6 +241,7 @@ def test_an_entry_that_lacks_something_is_none(tmp_path: Path) -> None:
         for name in set(line) - {"v", "time"}:
             bad += [{key: value for key, value in line.items() if key != name}, line | {name: {}}]
             bad += [line | {name: [[]]}]
+    bad += [line | {"cost": -1} for line in lines if "cost" in line]  # which would give a budget back
     path.write_text("".join(f"{json.dumps(line)}\n" for line in bad) + "[" * 100_000 + "\n")
     assert journal.read(path) == []
 

@@ -53,12 +53,16 @@ def _are(kind: type, length: int | None = None) -> Callable[[object], bool]:
     )
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
 _TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
 _FACTS: Mapping[str, Callable[[object], bool]] = {
     "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
     "resume_step": _STEP, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT, "guard": _TEXT,
     "ranks": _are(int), "step": _STEP, "text": _TEXT, "checkpoints": _are(int), "trigger": _TEXT, "action": _TEXT,
-    "cost": _WHOLE, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
+    "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
 _NEEDED: Mapping[str, Sequence[str]] = {
