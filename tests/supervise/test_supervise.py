@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tachograph.__main__ import main
-from tachograph.supervise import command, journal
+from tachograph.supervise import command, evidence, journal, warden
 from tests.supervise.conftest import Supervised, is_running, until
+from tests.supervise.world import run
 
 pytestmark = pytest.mark.timeout(120)
 
 DAEMON = """
 import os, signal, sys, time
 from pathlib import Path
+from typing import ClassVar
 if os.fork() == 0:  # a worker that leaves the session, and does not end by SIGTERM
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -250,3 +254,52 @@ def test_only_the_owner_confirms(
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
     assert main(["supervise", "confirm", "abcdef", "--state", str(tmp_path)]) == 1
     assert "belongs to another user" in capsys.readouterr().err
+
+
+class InKernel(subprocess.Popen[bytes]):
+    """A process that SIGKILL does not end, as its file system hangs: to wait for it is to wait for ever."""
+
+    made: ClassVar[list[InKernel]] = []
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.made.append(self)
+        assert timeout is not None
+        return super().wait(timeout)
+
+
+def test_evidence_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is over after 20 s, whether or not its process ends by that."""
+    monkeypatch.setattr(evidence, "SECONDS", 0.1)
+    monkeypatch.setattr(evidence, "own_process", lambda *_: ["sleep", "60"])
+    monkeypatch.setattr(evidence.subprocess, "Popen", InKernel)
+    assert "has what there was" in evidence.keep("http://localhost:1", run(), tmp_path / "evidence", [])
+    assert InKernel.made[-1].wait(30.0) == -signal.SIGKILL
+
+
+def test_the_lock_is_held_while_something_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor is gone, and a rank waits in the kernel: the warden stays until it goes, and with it the lock."""
+    asked: list[float] = []
+
+    class Stuck:
+        awaited = 0
+
+        def end(self, grace: float) -> int:
+            asked.append(grace)
+            if len(asked) == 1:
+                os.kill(self.awaited, signal.SIGKILL)
+            return 0 if len(asked) == 3 else -1
+
+    for name, other in (("Descendants", Stuck), ("adopt_orphans", lambda: None), ("LEFT_ALONE", ())):
+        monkeypatch.setattr(warden, name, other)
+    control, alone = os.pipe()
+    os.close(alone)
+    heard, report = os.pipe()
+    lock = os.open(os.devnull, os.O_RDONLY)
+    given = json.dumps({"control": control, "report": report, "lock": lock, "grace": 1.0})
+    monkeypatch.setattr(sys, "argv", ["warden", given, "sleep", "60"])
+    warden.main()
+    assert len(asked) == 3
+    with os.fdopen(heard) as said:
+        assert json.loads(said.read().splitlines()[-1]) == {"left": 0}
+    os.close(control)
+    os.close(lock)
