@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -142,3 +144,58 @@ def test_what_explains_most_comes_first() -> None:
     found = worst(hangs)
     assert found is not None
     assert found.trigger == "dead"
+
+
+@pytest.mark.parametrize("value", [[], {}, "x", True, 1e999, "NaN", 7, None])
+def test_a_fact_of_another_type_is_unknown(pages: Any, played: Any, value: object) -> None:
+    """Whatever it is: an answer is read, or nothing is known, and it is no fault of ours."""
+    played.table.greet("a")
+    played.table.tell("a", 7, step=7)
+    played.serve()
+    said = json.loads(pages.judged)
+    for place in (said, said["runs"][0], said["runs"][0]["ranks"][0]):
+        for key, before in list(place.items()):
+            place[key] = value
+            pages.judged = json.dumps(said)
+            seen = source(pages).look(100.0)
+            if isinstance(seen, RunSeen):
+                worst(seen)
+                assert seen.step is None or isinstance(seen.step, int)
+                assert all(isinstance(one.pid, str) for one in seen.ranks)
+            place[key] = before
+
+
+def test_the_run_of_its_owner_comes_first(pages: Any, played: Any) -> None:
+    """Root's run of the same name, which has no owner before it, is another one."""
+    played.table.greet("a", run="r")
+    played.table.greet("b", run="alice/r", peer=Peer(1000, 5151))
+    played.serve()
+    for _ in range(2):
+        seen = source(pages, "r", "alice/r").look(9.0)
+        assert isinstance(seen, RunSeen)
+        assert seen.name == "alice/r"
+        said = json.loads(pages.judged)
+        said["runs"].reverse()
+        pages.judged = json.dumps(said)
+
+
+def test_an_answer_that_never_ends_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header byte by byte: each is in time, and the supervisor has signals to pass on. It asks no second time."""
+    monkeypatch.setattr(findings, "LOOK_SECONDS", 0.3)
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            taken, _ = server.accept()
+            with taken:
+                taken.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                while not done.wait(0.1):
+                    taken.sendall(b"x")
+
+        slow = threading.Thread(target=trickle)
+        slow.start()
+        asked = FindingSource(f"http://127.0.0.1:{server.getsockname()[1]}", ["r"])
+        assert "no whole answer within 0.3 s" in str(asked.look(9.0))
+        assert "the last question is still open" in str(asked.look(9.0))
+        done.set()
+        slow.join()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.supervise import journal
+from tachograph.supervise.command import open_question
 from tachograph.supervise.findings import RunSeen, Unknown
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.ledger import ACT, ASK, SHADOW
@@ -328,7 +330,7 @@ def test_a_launcher_that_restarts_its_ranks_is_let(folder: Path) -> None:
 
 
 def lost(step: int, checkpoint: int) -> RunSeen:
-    return run(rank(0, is_lost=True, nonfinite_step=float(step), step=step + 5), checkpoint_step=float(checkpoint))
+    return run(rank(0, is_lost=True, nonfinite_step=step, step=step + 5), checkpoint_step=checkpoint)
 
 
 def test_a_lost_loss_goes_back_to_a_checkpoint_from_before(folder: Path) -> None:
@@ -337,7 +339,7 @@ def test_a_lost_loss_goes_back_to_a_checkpoint_from_before(folder: Path) -> None
     def look(attempt: int, seconds: float) -> RunSeen:
         if attempt:
             return run()
-        return run(checkpoint_step=40.0) if seconds < 20 else lost(47, 40 if seconds < 30 else 50)
+        return run(checkpoint_step=40) if seconds < 20 else lost(47, 40 if seconds < 30 else 50)
 
     world = World(folder, look, ends=[(None, 0), (0, 30.0)])
     assert world.supervise() == 0
@@ -472,3 +474,124 @@ def test_every_message_is_a_sentence(folder: Path) -> None:
                 assert "\n" not in said
                 assert ".." not in said
                 assert "None" not in said
+
+
+def test_a_failed_rank_of_somebody_else_is_not_its_own(folder: Path) -> None:
+    """The exporter shows no process of a failed rank: it is ours if a rank of the run was seen below this command."""
+    failed = run(*(rank(one, state="failed", end_reason="oom", ended_seconds=1.0) for one in (0, 1)), state="failed")
+    world = World(folder, lambda *_: failed, ends=[(0, 300.0)])
+    world.on_wait = lambda world: vars(world.children[-1]).update(pid=os.getpid())
+    assert world.supervise() == 0
+    assert world.did == ["started"]
+    assert "has been seen to be a process of this command" in world.said[0]
+
+
+def test_processes_that_outlive_a_command_are_not_joined_by_others(folder: Path) -> None:
+    """The launcher has ended by itself, and a rank that waits in the kernel cannot be: the run would be there twice."""
+    world = World(folder, lambda *_: dead(), ends=[(1, 3.0)])
+    world.on_wait = lambda world: vars(world.children[-1]).update(left=-1)
+    assert world.supervise() == 1
+    assert world.did == ["started", "kept"]
+    assert "cannot be killed" in world.said[-1]
+
+
+@pytest.mark.parametrize("by", [-1e9, -3600.0, 3600.0, 1e9])
+def test_a_clock_that_is_set_changes_no_budget_and_no_wait(folder: Path, by: float) -> None:
+    """By an hour, or from the year in which a node without a clock begins: three restarts, each after its wait."""
+    world = World(
+        folder, lambda attempt, _: dead(attempt + 1), ends=[(1, 3.0)] * 9, set_clock={4.0: by, 40.0: by}, last=300.0
+    )
+    assert world.supervise() == 1
+    assert world.did.count("started") == 4
+    assert world.now < 60.0
+    assert "the budget of" in world.entries[-1]["why"]
+
+
+def test_a_restart_of_tomorrow_is_one_of_now(folder: Path) -> None:
+    """The last supervisor's clock was ahead by a year: its restart counts, and its cool-down is over in a minute."""
+    world = World(
+        folder, lambda attempt, _: run() if attempt else hung(), ends=[(None, 0), (-15, 10.0)], set_clock={0.0: 3e7}
+    )
+    world.supervise()
+    world = World(folder, lambda attempt, _: run() if attempt else hung(20), ends=[(None, 0), (0, 5.0)])
+    assert world.supervise() == 0
+    assert world.did == ["started", "kept", "ended", "started"]
+    assert 60.0 <= world.began < 90.0
+
+
+def test_a_supervisor_that_was_stopped_looks_again(folder: Path) -> None:
+    """SIGSTOP for two minutes between two looks: what happened in between was not seen, so the wait begins anew."""
+
+    def stopped(world: World) -> None:
+        if 6.0 < world.now < 120.0:
+            world.now += 120.0
+
+    world = World(folder, lambda _, seconds: hung() if seconds < 130 else run(), ends=[(0, 200.0)])
+    world.on_wait = stopped
+    assert world.supervise() == 0
+    assert world.did == ["started"]
+
+
+def test_a_question_is_withdrawn_where_nothing_is_known(folder: Path) -> None:
+    """An answer to it would be lost: the same finding, once it is seen again, is another question."""
+    world = World(folder, lambda _, seconds: GONE if 30 < seconds < 40 else hung(), ends=[(0, 90.0)], mode=ASK)
+    assert world.supervise() == 0
+    numbers = [one["id"] for one in world.entries if one["kind"] == "decision"]
+    assert len(numbers) == len(set(numbers)) == 2
+    assert open_question(world.entries[:-1], numbers[0]) is None
+    assert open_question(world.entries[:-1], numbers[1]) is not None
+    assert any("is withdrawn: nothing is known of it now" in said for said in world.said)
+
+
+@pytest.mark.parametrize("owner", [0, 4242, None])
+def test_who_may_confirm(folder: Path, owner: int | None) -> None:
+    """Root and the journal's owner: not another user who may write to the folder, nor a link to a file of theirs."""
+    journal_owner = 1717
+
+    def confirm(world: World) -> None:
+        asked = [one["id"] for one in journal.read(folder / NAME) if one["kind"] == "decision"]
+        for number in asked:
+            answer = folder / "confirmed" / number
+            if not os.path.lexists(answer):
+                if owner is None:
+                    answer.symlink_to(folder / NAME)
+                else:
+                    answer.touch()
+                    os.chown(answer, owner, 0)
+
+    folder.mkdir()
+    (folder / NAME).touch()
+    os.chown(folder / NAME, journal_owner, 0)
+    world = World(folder, lambda attempt, _: run() if attempt else hung(), ends=[(0, 100.0), (0, 5.0)], mode=ASK)
+    world.on_wait = confirm
+    assert world.supervise() == 0
+    assert world.did.count("ended") == (owner == 0)
+
+
+def test_a_question_that_is_not_on_disk_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can confirm it: the command's end is the run's, at once and not in half an hour."""
+    world = World(folder, lambda *_: dead(), ends=[(1, 10.0)], mode=ASK, last=100.0)
+    write = os.write
+
+    def full(descriptor: int, line: bytes) -> int:
+        if b'"asked"' in line:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, line)
+
+    monkeypatch.setattr("tachograph.supervise.journal.os.write", full)
+    assert world.supervise() == 1
+    assert world.now < 60.0
+    assert world.did == ["started"]
+
+
+def test_a_command_that_cannot_be_started_is_an_end(folder: Path) -> None:
+    """No memory or no process is left to this user: a status, and no traceback."""
+    world = World(folder, lambda *_: run())
+
+    def start(_: object) -> object:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    world.start = start  # type: ignore[method-assign, assignment]
+    assert world.supervise() == 127
+    assert "cannot be started: Resource temporarily unavailable" in world.said[-1]
+    assert world.entries[-1]["kind"] == "ended"

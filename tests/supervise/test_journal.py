@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,8 +43,8 @@ def lost(attempt: int, seconds: float) -> object:
     if attempt:
         return run()
     if seconds < 20:
-        return run(checkpoint_step=40.0)
-    return run(rank(0, is_lost=True, nonfinite_step=47.0, step=50), checkpoint_step=50.0)
+        return run(checkpoint_step=40)
+    return run(rank(0, is_lost=True, nonfinite_step=47, step=50), checkpoint_step=50)
 
 
 def kinds(path: Path) -> list[str]:
@@ -107,7 +109,7 @@ def test_a_full_disk_leaves_no_part_of_an_entry(tmp_path: Path) -> None:
 def test_the_second_supervisor_of_a_run_is_refused(tmp_path: Path) -> None:
     """At once where the first one runs, with its process; after it there is no lock left."""
     book = Journal(tmp_path)
-    book.write("supervisor", **journal.identity())
+    book.write("supervisor", run="r", mode="act", **journal.identity())
     with pytest.raises(JournalTakenError, match=f"process {os.getpid()} on .* already supervises this run"):
         Journal(tmp_path)
     book.close()
@@ -119,7 +121,7 @@ def test_one_that_was_killed_is_waited_for(tmp_path: Path) -> None:
     book = Journal(tmp_path)
     gone = subprocess.run(["true"], check=True)
     assert gone.returncode == 0
-    book.write("supervisor", pid=2**22 - 1, host=journal.identity()["host"], started="1")
+    book.write("supervisor", run="r", mode="act", pid=2**22 - 1, host=journal.identity()["host"], started="1")
     waited: list[float] = []
 
     def training_ends(seconds: float) -> None:
@@ -145,7 +147,7 @@ def test_a_supervisor_killed_at_any_point_neither_repeats_nor_loses(tmp_path: Pa
     assert done.returncode == -signal.SIGKILL, done.stderr
     world = World(tmp_path, lambda *_: run(), ends=[(0, 30.0)])
     supervisor = world.supervisor()
-    assert supervisor.supervise(["train"]) == 0
+    assert supervisor.supervise("train") == 0
     after = supervisor._ledger._journal.entries
     supervisor._ledger._journal.close()
     assert world.did == ["started"]
@@ -166,7 +168,7 @@ def test_a_supervisor_killed_at_any_point_neither_repeats_nor_loses(tmp_path: Pa
 
 def test_a_stop_that_was_interrupted_stays_one(tmp_path: Path) -> None:
     """The training has ended with its supervisor, and the next one does not start it; after that a person may."""
-    world = World(tmp_path, lambda *_: run(rank(0, is_lost=True, nonfinite_step=4.0)))
+    world = World(tmp_path, lambda *_: run(rank(0, is_lost=True, nonfinite_step=4)))
 
     def die(point: str) -> None:
         if point == "before stop":
@@ -202,4 +204,89 @@ def test_the_history_of_no_run(tmp_path: Path) -> None:
     """A journal that says nothing, as of a supervisor that was killed as it began."""
     (tmp_path / NAME).write_text("")
     assert history.lines(journal.read(tmp_path / NAME), 0.0)[0].startswith("attempts: 0")
+    newer = {"v": 1, "time": 1, "kind": "decision", **WHOLE["decision"], "outcome": "mulled"}
+    (tmp_path / NAME).write_text(json.dumps(newer) + "\n")
+    assert "mulled" in history.lines(journal.read(tmp_path / NAME), 0.0)[0]
     assert json.loads(json.dumps(journal.identity()))["pid"] == os.getpid()
+
+
+WHOLE = {
+    "supervisor": {"run": "r", "mode": "act", "pid": 1, "host": "h", "started": "1"},
+    "attempt": {"attempt": 0, "reason": "", "resume_step": None},
+    "decision": {
+        "id": "a", "outcome": "act", "guard": "", "ranks": [1], "step": 1, "text": "t", "why": "w", "checkpoints": [1],
+        "trigger": "hung", "action": "restart", "cost": 1, "signature": ["hung", "", 1], "line": "", "resume_step": 1,
+    },
+    "intent": {
+        "id": "a", "trigger": "hung", "action": "restart", "cost": 1, "signature": ["hung", "", 1], "line": "",
+        "resume_step": 1,
+    },
+    "outcome": {"id": "a", "action": "restart", "ok": True, "text": "t"},
+    "ended": {"how": "failed", "step": 1, "checkpoints": [1], "why": "w"},
+    "blind": {"over": True, "why": "w"},
+    "fault": {"text": "t"},
+}  # fmt: skip
+
+
+def test_an_entry_that_lacks_something_is_none(tmp_path: Path) -> None:
+    """Each fact of each kind, absent or of another type: the journal is read without it, by all that read it."""
+    lines = [{"v": 1, "time": 1, "kind": kind, **facts} for kind, facts in WHOLE.items()]
+    path = tmp_path / NAME
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert kinds(path) == list(WHOLE)
+    bad: list[object] = [
+        line | {"time": other} for line in lines for other in ("x", None, math.inf, math.nan, -1, 1e99)
+    ]
+    for line in lines:
+        for name in set(line) - {"v", "time"}:
+            bad += [{key: value for key, value in line.items() if key != name}, line | {name: {}}]
+            bad += [line | {name: [[]]}]
+    bad += [line | {"cost": -1} for line in lines if "cost" in line]  # which would give a budget back
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in bad) + "[" * 100_000 + "\n")
+    assert journal.read(path) == []
+
+
+def test_a_long_torn_line_is_taken_away(tmp_path: Path) -> None:
+    """As of a file system that lost its last blocks: megabytes of zeros, and no entry behind them is lost."""
+    book = Journal(tmp_path)
+    book.write("fault", text="a")
+    book.close()
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(bytes(3 << 20))
+    for text in ("b", "c"):
+        book = Journal(tmp_path)
+        book.write("fault", text=text)
+        book.close()
+    assert [entry["text"] for entry in journal.read(tmp_path / NAME)] == ["a", "b", "c"]
+
+
+def test_of_a_huge_journal_the_end_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not read is the oldest, and not what was spent an hour ago."""
+    book = Journal(tmp_path)
+    for number in range(100):
+        book.write("fault", text=str(number))
+    book.close()
+    monkeypatch.setattr(journal, "MOST_BYTES", 1000)
+    texts = [entry["text"] for entry in journal.read(tmp_path / NAME)]
+    assert texts[-1] == "99"
+    assert 10 < len(texts) < 20
+
+
+def test_a_journal_that_is_moved_away_is_written_no_more(tmp_path: Path) -> None:
+    """What is in a file that no supervisor will find would be forgotten."""
+    book = Journal(tmp_path)
+    assert book.write("fault", text="a")
+    (tmp_path / NAME).rename(tmp_path / "old")
+    assert not book.write("fault", text="b")
+    (tmp_path / NAME).write_text("")
+    assert not book.write("fault", text="c")
+    assert "another file" in book.full
+    book.close()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null"), lambda path: path.mkdir()])
+def test_what_is_no_file_is_no_journal(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Refused at once: a pipe would be read for ever, and a device remembers nothing."""
+    make(tmp_path / NAME)
+    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+        Journal(tmp_path)

@@ -72,6 +72,10 @@ def test_triggers_are_findings_of_the_one_table() -> None:
         ("per_run: 2}", "per_run: .inf}", [
             "7: triggers.dead.ladder: restart.per_run: must be a whole number from 1 to 100, not '.inf'",
         ]),
+        ("per_run: 2}", f"per_run: {'9' * 5000}}}", [
+            "7: triggers.dead.ladder: restart.per_run: must be a whole number from 1 to 100, not '9999",
+        ]),
+        ("for: 1m", f"for: {'9' * 5000}s", ["5: triggers.dead.for: '9999"]),
         ("restarts: {per_hour: 3, per_run: 10}\n", "", [
             "1: restarts is missing: the budget of all restarts together, {per_hour: 3, per_run: 10}",
         ]),

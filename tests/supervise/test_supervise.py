@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tachograph.__main__ import main
+from tachograph.supervise import command, evidence, journal, warden
 from tests.supervise.conftest import Supervised, is_running, until
+from tests.supervise.world import run
 
 pytestmark = pytest.mark.timeout(120)
 
 DAEMON = """
 import os, signal, sys, time
 from pathlib import Path
+from typing import ClassVar
 if os.fork() == 0:  # a worker that leaves the session, and does not end by SIGTERM
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -199,3 +206,100 @@ def test_a_healthy_run_is_cheap_and_undisturbed(supervised: Supervised) -> None:
     assert int(peak.split()[1]) < 60_000
     assert supervised.end(process)[0] == 0
     assert supervised.decisions() == []
+
+
+class Full(io.StringIO):
+    """A log on a full disk."""
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stderr", [Full(), None])
+def test_what_is_said_may_not_be_heard(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
+    """A full disk, a terminal that is gone, no standard error at all: no reason to end a training."""
+    monkeypatch.setattr(sys, "stderr", stderr)
+    command._say("x")
+
+
+def test_without_a_standard_error_and_with_a_long_command(tmp_path: Path) -> None:
+    """What it prints is in no file of ours, 200 KiB of words are no obstacle, and the journal has no secret."""
+    secret = "sk-4f9aQ7x2Lm8Zt1"
+    inner = ["sh", "-c", "echo lo''ud >&2; exit 0", "sh", "--api-key", secret, *["x" * 1000] * 200]
+    words = [sys.executable, "-m", "tachograph", "supervise", "--run", "r", "--state", str(tmp_path), "--", *inner]
+    done = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *words], check=False, timeout=60)
+    assert done.returncode == 0
+    text = (tmp_path / journal.NAME).read_text()
+    assert "loud" not in text
+    assert secret not in text
+    assert [one["kind"] for one in journal.read(tmp_path / journal.NAME)] == [
+        "supervisor", "attempt", "started", "ended",
+    ]  # fmt: skip
+
+
+def test_a_journal_of_another_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One folder for two runs: the second would go on with the budget and the checkpoints of the first."""
+    book = journal.Journal(tmp_path)
+    book.write("supervisor", run="a", mode="act", **journal.identity())
+    book.close()
+    assert main(["supervise", "--run", "b", "--state", str(tmp_path), "--", "false"]) == 1
+    assert "is the journal of run a: give run b a folder of its own" in capsys.readouterr().err
+
+
+def test_only_the_owner_confirms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another user whom the folder admits is told so, and not that it is confirmed."""
+    (tmp_path / journal.NAME).touch()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
+    assert main(["supervise", "confirm", "abcdef", "--state", str(tmp_path)]) == 1
+    assert "belongs to another user" in capsys.readouterr().err
+
+
+class InKernel(subprocess.Popen[bytes]):
+    """A process that SIGKILL does not end, as its file system hangs: to wait for it is to wait for ever."""
+
+    made: ClassVar[list[InKernel]] = []
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.made.append(self)
+        assert timeout is not None
+        return super().wait(timeout)
+
+
+def test_evidence_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is over after 20 s, whether or not its process ends by that."""
+    monkeypatch.setattr(evidence, "SECONDS", 0.1)
+    monkeypatch.setattr(evidence, "own_process", lambda *_: ["sleep", "60"])
+    monkeypatch.setattr(evidence.subprocess, "Popen", InKernel)
+    assert "has what there was" in evidence.keep("http://localhost:1", run(), tmp_path / "evidence", [])
+    assert InKernel.made[-1].wait(30.0) == -signal.SIGKILL
+
+
+def test_the_lock_is_held_while_something_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor is gone, and a rank waits in the kernel: the warden stays until it goes, and with it the lock."""
+    asked: list[float] = []
+
+    class Stuck:
+        awaited = 0
+
+        def end(self, grace: float) -> int:
+            asked.append(grace)
+            if len(asked) == 1:
+                os.kill(self.awaited, signal.SIGKILL)
+            return 0 if len(asked) == 3 else -1
+
+    for name, other in (("Descendants", Stuck), ("adopt_orphans", lambda: None), ("LEFT_ALONE", ())):
+        monkeypatch.setattr(warden, name, other)
+    control, alone = os.pipe()
+    os.close(alone)
+    heard, report = os.pipe()
+    lock = os.open(os.devnull, os.O_RDONLY)
+    given = json.dumps({"control": control, "report": report, "lock": lock, "grace": 1.0})
+    monkeypatch.setattr(sys, "argv", ["warden", given, "sleep", "60"])
+    warden.main()
+    assert len(asked) == 3
+    with os.fdopen(heard) as said:
+        assert json.loads(said.read().splitlines()[-1]) == {"left": 0}
+    os.close(control)
+    os.close(lock)

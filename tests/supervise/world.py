@@ -9,7 +9,7 @@ from typing import Any
 
 from tachograph.supervise import policy
 from tachograph.supervise.findings import RankSeen, RunSeen, Unknown
-from tachograph.supervise.journal import Journal
+from tachograph.supervise.journal import NAME, Journal, read
 from tachograph.supervise.ledger import ACT
 from tachograph.supervise.observer import Clocks
 from tachograph.supervise.supervisor import Supervisor
@@ -101,6 +101,8 @@ class World:
     did: list[str] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     plans: list[Mapping[str, str]] = field(default_factory=list)
+    set_clock: Mapping[float, float] = field(default_factory=dict)
+    """By how many seconds somebody sets the time of the day, by seconds since the beginning."""
     on_wait: Callable[[World], None] = lambda _: None
     at: Callable[[str], None] = lambda _: None
     last: float = 1800.0
@@ -110,6 +112,10 @@ class World:
         assert self.now < self.last, "it never ends"
         self.on_wait(self)
         return [number for at, number in self.signals.items() if before < at <= self.now]
+
+    def wall(self) -> float:
+        """The time of the day, as it is set."""
+        return BEGIN + self.now + sum(by for at, by in self.set_clock.items() if at <= self.now)
 
     def begin(self) -> None:
         """All of it is of the new attempt."""
@@ -131,20 +137,21 @@ class World:
         return f"kept as {number}"
 
     def supervisor(self) -> Supervisor:
-        journal = Journal(self.folder, clock=lambda: BEGIN + self.now)
+        journal = Journal(self.folder, clock=self.wall)
         return Supervisor(
             "r", policy.read(self.policy), self.mode, journal, self,
             start=self.start, keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
-            clock=Clocks(lambda: BEGIN + self.now, lambda: self.now), at=self.at,
+            clock=Clocks(self.wall, lambda: self.now), at=self.at,
         )  # fmt: skip
 
     def supervise(self) -> int:
         """Supervise to the end, and return the status."""
         supervisor = self.supervisor()
         try:
-            return supervisor.supervise(["train"])
+            return supervisor.supervise("train")
         finally:
             self.entries = supervisor._ledger._journal.entries
+            assert len(read(self.folder / NAME)) == len(self.entries), "an entry is written that is not read"
             supervisor._ledger._journal.close()
 
     def decisions(self) -> list[tuple[str, str, str]]:

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -14,12 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from tachograph import atomic_file
 from tachograph.client.core.arguments import name as valid_name
 from tachograph.client.hello.identity import discover
 from tachograph.command_line import CommandParser
 from tachograph.http_client import without_password
 from tachograph.printable import printable
 from tachograph.process_tree import adopt_orphans
+from tachograph.redact import redact
 from tachograph.server_address import exporter_url, web_socket_path
 from tachograph.supervise import evidence, history, journal
 from tachograph.supervise import policy as policies
@@ -51,7 +54,7 @@ examples:
 
 exit status:
   0    the command has finished; or the policy was shown
-  1    the journal cannot be opened
+  1    the journal cannot be opened, or is of another run
   2    wrong arguments, or a policy with faults, each of which is named
   3    the policy has stopped the training
   4    another supervisor has this run
@@ -66,7 +69,7 @@ exit status:
 CONFIRM_EPILOG = """\
 exit status:
   0  confirmed
-  1  there is no such question, or it is answered already
+  1  there is no such question, it is answered already, or is another user's
   2  wrong arguments
 """
 
@@ -140,6 +143,7 @@ def _run(given: argparse.Namespace, policy: Policy, address: str, command: Seque
     """Supervise the command, and return its status or end by its signal."""
     run = given.run or discover({}, os.environ).run
     folder = given.state or state_folder(run)
+    _have_standard_streams()
     try:
         book = Journal(folder)
     except JournalTakenError as error:
@@ -147,6 +151,11 @@ def _run(given: argparse.Namespace, policy: Policy, address: str, command: Seque
         return 4
     except OSError as error:
         _say(f"the journal cannot be opened: {folder}: {error.strerror or error}; --state names another folder")
+        return 1
+    other = next((one["run"] for one in reversed(book.entries) if one["kind"] == SUPERVISOR and one["run"] != run), "")
+    if other:  # its budget and its checkpoints are not this run's
+        book.close()
+        _say(f"{book.path} is the journal of run {other}: give run {run} a folder of its own with --state")
         return 1
     kept = given.evidence or folder / "evidence"
     source = FindingSource(address, names_of(run))
@@ -163,7 +172,7 @@ def _run(given: argparse.Namespace, policy: Policy, address: str, command: Seque
                 start=lambda environment: AttemptProcesses(command, environment, book.descriptor),
                 keep=lambda number, seen: evidence.keep(address, seen, kept / number, given.logs),
                 say=_say, signals=signals,
-            ).supervise(command)  # fmt: skip
+            ).supervise(redact(shlex.join(command)))  # fmt: skip
     finally:
         book.close()
     return end_as(status)
@@ -175,10 +184,10 @@ def state_folder(run: str) -> Path:
 
 
 def names_of(run: str) -> list[str]:
-    """Return the names under which an exporter may show a run of this user: its own, or qualified by its owner."""
+    """Return the names under which an exporter may show a run of this user, the surest last: qualified by its owner."""
     owners = [f"uid:{os.getuid()}"]
     with suppress(KeyError):  # a container's uid without an entry
-        owners.insert(0, pwd.getpwuid(os.getuid()).pw_name)
+        owners.append(pwd.getpwuid(os.getuid()).pw_name)
     return [run, *(f"{owner}/{run}" for owner in owners)]
 
 
@@ -195,9 +204,17 @@ def _run_name(text: str) -> str:
     return found
 
 
+def _have_standard_streams() -> None:
+    """Open what of 0, 1 and 2 is closed: a file of ours with such a number would get what the training prints."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+
+
 def _say(text: str) -> None:
-    sys.stderr.write(f"{printable(f'tachograph supervise: {text}')}\n")
-    sys.stderr.flush()
+    with suppress(OSError, AttributeError):  # a full disk, a lost terminal, no standard error: no end of a training
+        sys.stderr.write(f"{printable(f'tachograph supervise: {text}')}\n")
+        sys.stderr.flush()
 
 
 def _journal_parser(name: str, description: str, epilog: str) -> CommandParser:
@@ -242,6 +259,9 @@ def _confirm(words: Sequence[str]) -> int:
     given = parser.parse_args(words)
     path = _journal_of(given)
     try:
+        if os.geteuid() not in journal.owners(path):
+            _say(f"not confirmed: {path} belongs to another user, who alone may confirm, with root")
+            return 1
         question = open_question(journal.read(path), given.id)
         if question is None:
             _say(f"no question {given.id} waits in {path}: it is answered, withdrawn, or of another run")
@@ -249,7 +269,7 @@ def _confirm(words: Sequence[str]) -> int:
         folder = path.parent / CONFIRMATIONS
         folder.mkdir(mode=0o700, exist_ok=True)
         said = {"by": os.getuid(), "time": time.time()}
-        (folder / given.id).write_text(json.dumps(said) + "\n", encoding="utf-8")
+        atomic_file.replace(folder / given.id, json.dumps(said).encode() + b"\n", 0o600)
     except OSError as error:
         _say(f"not confirmed: {path}: {error.strerror or error}; --state names the folder of the journal")
         return 1

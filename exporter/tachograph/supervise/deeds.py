@@ -50,7 +50,7 @@ class Deeds:
         ended: list[AttemptEnd] = []
 
         def end() -> str:
-            ended.append(AttemptEnd(None) if situation.ended else training.end())
+            ended.append(training.wait() if situation.ended else training.end())
             return UNKILLABLE if ended[0].left < 0 else "the training has ended"
 
         if not self._effect(number, end, **restart_facts(situation.finding, decision)):

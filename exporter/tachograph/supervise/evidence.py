@@ -34,12 +34,15 @@ def keep(address: str, run: RunSeen, into: Path, logs: Sequence[Path]) -> str:
         "pids": {rank.rank: rank.pid for rank in run.ranks if rank.pid.isdecimal()},
     }  # fmt: skip
     try:
-        subprocess.run(
+        process = subprocess.Popen(
             own_process("tachograph.supervise.evidence_parts", json.dumps(asked)), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"{into} has what there was after {SECONDS:.0f} s"
     except OSError as error:
         return f"not kept: {error.strerror or error}"
+    try:
+        process.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()  # and not waited for: a file system that hangs keeps it
+        return f"{into} has what there was after {SECONDS:.0f} s"
     return str(into) if (into / INDEX).is_file() else f"{into} has a part of it: the disk may be full"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.findings.kinds import LOSS_NOT_FINITE, ORDER, RANK_DEAD, RANK_FAILED, RANK_FROZEN, RUN_HUNG, kind_of
-from tachograph.http_client import HttpError, ask, without_password
+from tachograph.http_client import HttpError, HttpResponse, ask, without_password
 from tachograph.printable import printable
 from tachograph.unreadable import UNREADABLE
 from tachograph.wire import decode_number
@@ -20,7 +23,8 @@ VERSION = 1
 
 PATH = "/api/node"
 MOST_BYTES = 16 << 20
-ASK_SECONDS = 3.0
+ASK_SECONDS, LOOK_SECONDS = 3.0, 10.0
+"""For each part of an answer, and for all of it: one that came byte by byte would keep signals waiting."""
 TOLD = ("terminated", "interrupted")
 """Reasons of ranks that somebody asked to end: a scheduler, a person, or a launcher after another rank failed."""
 
@@ -50,7 +54,7 @@ class RankSeen:
     process: str
     uuid: str
     is_lost: bool
-    nonfinite_step: float | None
+    nonfinite_step: int | None
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class RunSeen:
     hang_limit: float
     saving_seconds: float | None
     culprit: int | None
-    checkpoint_step: float | None
+    checkpoint_step: int | None
     ranks: tuple[RankSeen, ...]
     problems: tuple[tuple[str, str], ...]
     gpu_trouble: tuple[str, ...]
@@ -89,7 +93,7 @@ class Unknown:
 
 
 class FindingSource:
-    """The exporter at an address, asked for one run under any of the names by which it may show that.
+    """The exporter at an address, asked for one run under the last of these names by which it shows one.
 
     Ranks of earlier attempts are shown until their next process says hello: `begin` notes them, and they are left out.
     """
@@ -97,6 +101,7 @@ class FindingSource:
     def __init__(self, address: str, names: Iterable[str]) -> None:
         self._address, self._names, self._shown = address, tuple(names), without_password(address)
         self._earlier: dict[int, RankSeen] = {}
+        self._question: threading.Thread | None = None
 
     def begin(self) -> None:
         """Take all ranks that are shown now for those of earlier attempts; call it before an attempt is started."""
@@ -125,10 +130,22 @@ class FindingSource:
             )
         return replace(shown, ranks=ranks)
 
+    def _answer(self) -> HttpResponse:
+        """Return what the exporter answers, all of it in time; raise HttpError."""
+        if self._question is not None and self._question.is_alive():
+            raise HttpError("the last question is still open")
+        answered: Future[HttpResponse] = Future()
+        self._question = threading.Thread(target=_ask_for, args=(self._address + PATH, answered), daemon=True)
+        self._question.start()
+        try:
+            return answered.result(LOOK_SECONDS)
+        except FutureTimeoutError as error:
+            raise HttpError(f"timed out: no whole answer within {LOOK_SECONDS:g} s") from error
+
     def _ask(self) -> RunSeen | Unknown:
         """Return the run with all its ranks."""
         try:
-            answer = ask(self._address + PATH, ASK_SECONDS, most=MOST_BYTES)
+            answer = self._answer()
         except HttpError as error:
             return Unknown(f"the exporter at {self._shown} does not answer: {error}")
         if answer.status != 200:
@@ -142,6 +159,14 @@ class FindingSource:
             return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
 
 
+def _ask_for(url: str, answered: Future[HttpResponse]) -> None:
+    """Ask for a page, and hand over its answer or what went wrong."""
+    try:
+        answered.set_result(ask(url, ASK_SECONDS, most=MOST_BYTES))
+    except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
+        answered.set_exception(error)
+
+
 def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
     """Return whether a rank is a later process than that one; an exporter that was restarted may count from 0 again."""
     return rank.restarts > earlier.restarts or (bool(rank.pid and earlier.pid) and rank.pid != earlier.pid)
@@ -149,23 +174,26 @@ def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
 
 def _run(said: Mapping[str, Any], names: Sequence[str]) -> RunSeen | Unknown:
     """Return the run in an answer; raise one of UNREADABLE for an answer of another form."""
-    run = next((one for one in said["runs"] if one["run"] in names), None)
+    shown = {one["run"]: one for one in said["runs"]}
+    run = next((shown[name] for name in reversed(names) if name in shown), None)
     if run is None:
         return Unknown(f"no rank of run {names[0]} has reported to the exporter")
     ranks = [_rank(rank) for rank in run["ranks"]]
     uuids = {rank.uuid for rank in ranks if rank.uuid}
     return RunSeen(
-        name=run["run"],
+        name=_text(run["run"]),
         time=float(said["time"]),
-        state=run["state"],
-        world_size=run["world_size"],
+        state=_text(run["state"]),
+        world_size=int(run["world_size"]),
         seconds_without_step=_known(run["seconds_without_step"]),
         hang_limit=decode_number(run["hang_limit_seconds"]),
         saving_seconds=_known(run["saving_seconds"]),
-        culprit=run["culprit"],
-        checkpoint_step=_known(run["checkpoint_step"]),
+        culprit=_whole(run["culprit"]),
+        checkpoint_step=_whole(run["checkpoint_step"]),
         ranks=tuple(ranks),
-        problems=tuple((one["text"], one["remedy"]) for one in said["problems"] if one["run"] == run["run"]),
+        problems=tuple(
+            (_text(one["text"]), _text(one["remedy"])) for one in said["problems"] if one["run"] == run["run"]
+        ),
         gpu_trouble=tuple(
             f"GPU {gpu['gpu']} {text}" for gpu in said["gpus"] if gpu["uuid"] in uuids for text in gpu["trouble"]
         ),
@@ -176,20 +204,33 @@ def _rank(said: Mapping[str, Any]) -> RankSeen:
     return RankSeen(
         rank=int(said["rank"]),
         restarts=int(said["restarts"]),
-        state=said["state"],
+        state=_text(said["state"]),
         ended_seconds=_known(said["ended_seconds"]),
-        end_reason=said["end_reason"],
-        message=said["message"],
-        step=said["step"],
-        phase=said["phase"],
+        end_reason=_text(said["end_reason"]),
+        message=_text(said["message"]),
+        step=_whole(said["step"]),
+        phase=_text(said["phase"]),
         phase_seconds=_known(said["phase_seconds"]) or 0.0,
-        pid=said["pid"],
-        where=said["where"],
-        process=said["process"],
-        uuid=said["uuid"],
-        is_lost=said["lost"],
-        nonfinite_step=_known(said["nonfinite_step"]),
+        pid=_text(said["pid"]),
+        where=_text(said["where"]),
+        process=_text(said["process"]),
+        uuid=_text(said["uuid"]),
+        is_lost=said["lost"] is True,
+        nonfinite_step=_whole(said["nonfinite_step"]),
     )
+
+
+def _text(value: object) -> str:
+    """Return a text; raise TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is not a text")
+    return value
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number, None where none is known; raise one of UNREADABLE."""
+    number = _known(value)
+    return None if number is None else int(number)
 
 
 def _known(value: object) -> float | None:
@@ -259,7 +300,7 @@ def _finding(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFindin
     step = first.step
     if trigger == NOT_FINITE:
         known = [rank.nonfinite_step for rank in ranks if rank.nonfinite_step is not None]
-        step = int(min(known)) if known else step
+        step = min(known) if known else step
     line = ""
     if trigger == FAILED and first.end_reason != "collective":  # a timeout is raised at the same line, whoever is late
         line = "" if first.message.startswith(WITHHELD) else first.message

@@ -37,7 +37,7 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
             why = f", after {_words(entry['reason'])}{back}" if entry["reason"] else ""
             yield entry, f"attempt {entry['attempt']}", f"begins{why}"
         elif kind == DECISION:
-            yield entry, OUTCOMES[entry["outcome"]], _decision(entry)
+            yield entry, OUTCOMES.get(entry["outcome"], str(entry["outcome"])), _decision(entry)
         elif kind == OUTCOME:
             yield (
                 entry,

@@ -9,13 +9,16 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tachograph.process_tree import started_at
+from tachograph.supervise.policy import FIRST
+from tachograph.unreadable import UNREADABLE
 
 VERSION = 1
 NAME = "journal.jsonl"
@@ -23,10 +26,12 @@ LOCK_SECONDS, LOCK_POLL_SECONDS = 30.0, 0.1
 """How long the training of a supervisor that was killed may take to end; until then it holds the lock."""
 
 MOST_BYTES = 64 << 20
-"""Of a journal that is read: a decision takes 500 bytes."""
+"""Of a journal that is read, from its end: a decision takes 500 bytes."""
 
-LONGEST_BYTES = 1 << 20
-"""Of an entry: the command is the longest part of one, and Linux takes 128 KiB of a word."""
+BLOCK_BYTES = 1 << 16
+
+LAST_SECOND = 2.5e11
+"""Of a time that can be written as a date, in the year 9892."""
 
 Entry = Mapping[str, Any]
 
@@ -34,6 +39,39 @@ Entry = Mapping[str, Any]
 SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT = (
     "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault",
 )  # fmt: skip
+
+
+def _is(*kinds: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _are(kind: type, length: int | None = None) -> Callable[[object], bool]:
+    return lambda value: (
+        isinstance(value, list)
+        and all(isinstance(each, kind) for each in value)
+        and (length is None or len(value) == length)
+    )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+_TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
+_FACTS: Mapping[str, Callable[[object], bool]] = {
+    "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
+    "resume_step": _STEP, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT, "guard": _TEXT,
+    "ranks": _are(int), "step": _STEP, "text": _TEXT, "checkpoints": _are(int), "trigger": _TEXT, "action": _TEXT,
+    "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
+}  # fmt: skip
+_OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
+_NEEDED: Mapping[str, Sequence[str]] = {
+    SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
+    BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),
+    DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", "checkpoints", *_OF_RESTART),
+    ENDED: ("how", "step", "checkpoints", "why"),
+}  # fmt: skip
+"""Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 
 
 class JournalTakenError(Exception):
@@ -52,6 +90,8 @@ class Journal:
         self._clock = clock
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
+            if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+                raise OSError(f"{NAME} is not a regular file")
             self._lock(sleep)
             self.entries = read(self.path)
             self._end_line()
@@ -70,6 +110,8 @@ class Journal:
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
         size = os.fstat(self.descriptor).st_size
         try:
+            if not os.path.samestat(os.stat(self.path), os.fstat(self.descriptor)):  # noqa: PTH116 - beside fstat
+                raise OSError("it is another file than when the supervisor began")
             if os.write(self.descriptor, line) != len(line):
                 raise OSError(f"the disk took a part of {len(line)} bytes")
             os.fsync(self.descriptor)
@@ -96,12 +138,16 @@ class Journal:
             sleep(LOCK_POLL_SECONDS)
 
     def _end_line(self) -> None:
-        """Take away what a crash left of a last line."""
-        size = os.fstat(self.descriptor).st_size
-        begin = max(size - LONGEST_BYTES, 0)
-        end = os.pread(self.descriptor, LONGEST_BYTES, begin)
-        if end and not end.endswith(b"\n"):
-            os.ftruncate(self.descriptor, begin + end.rfind(b"\n") + 1)
+        """Take away what a crash left of a last line, however long that is."""
+        size = kept = os.fstat(self.descriptor).st_size
+        while kept:
+            begin = max(kept - BLOCK_BYTES, 0)
+            if end := os.pread(self.descriptor, kept - begin, begin).rfind(b"\n") + 1:
+                kept = begin + end
+                break
+            kept = begin
+        if kept < size:
+            os.ftruncate(self.descriptor, kept)
 
 
 def identity() -> dict[str, object]:
@@ -118,10 +164,30 @@ def read(path: Path) -> list[Entry]:
     """Return the entries of a journal; what is not one is left out. Raise OSError."""
     found: list[Entry] = []
     with path.open("rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - MOST_BYTES, 0))
         lines = file.read(MOST_BYTES).split(b"\n")
     for line in lines[:-1]:  # the last one has no end
-        with suppress(ValueError):
+        with suppress(*UNREADABLE):
             entry = json.loads(line)
-            if isinstance(entry, dict) and entry.get("v") == VERSION and isinstance(entry.get("kind"), str):
+            if _is_entry(entry):
                 found.append(entry)
     return found
+
+
+def owners(path: Path) -> tuple[int, int]:
+    """Return who may answer what a journal asks: root, and the user whose it is. Raise OSError."""
+    return 0, path.stat().st_uid
+
+
+def _is_entry(said: Mapping[str, Any]) -> bool:
+    """Return whether a line is an entry with all that is needed; raise one of UNREADABLE for some that are not."""
+    kind = said["kind"]
+    needed = _NEEDED[kind]
+    if kind == INTENT:
+        needed = (*needed, *(("text",) if said["action"] in FIRST else _OF_RESTART))
+    return (
+        said["v"] == VERSION
+        and isinstance(said["time"], (int, float))
+        and 0 <= said["time"] < LAST_SECOND
+        and all(_FACTS[name](said[name]) for name in needed)
+    )

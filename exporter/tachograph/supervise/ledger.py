@@ -27,16 +27,19 @@ MOST_FAULTS = 3
 class Ledger:
     """The journal of a run with its memory, and whether anything is done at all: `mode`."""
 
-    def __init__(self, journal: Journal, mode: str, say: Callable[[str], None]) -> None:
+    def __init__(self, journal: Journal, mode: str, say: Callable[[str], None], now: Callable[[], float]) -> None:
+        """`now` is the time of the day by a clock that nobody sets; what the journal has from after it is from now."""
         self.mode = mode
         self.folder = journal.folder
-        self.memory = remember(journal.entries)
+        begin = now()
+        self.memory = remember({**entry, "time": min(entry["time"], begin)} for entry in journal.entries)
+        self._now = now
         self._journal, self._say, self._faults = journal, say, 0
 
     def write(self, kind: str, **facts: object) -> bool:
         """Add to the journal; where that fails, nothing is acted upon any more."""
         if self._journal.write(kind, **facts):
-            take(self.memory, self._journal.entries[-1])
+            take(self.memory, {**self._journal.entries[-1], "time": self._now()})
             return True
         if self.mode != SHADOW:
             self.mode = SHADOW

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from tachograph.process_tree import below, started_at
@@ -15,12 +14,16 @@ from tachograph.supervise.training import RunningAttempt
 CHECKPOINTS_KEPT = 8
 
 
-@dataclass(frozen=True)
 class Clocks:
-    """The time of the day, which the journal has, and the monotonic one."""
+    """A monotonic clock, and the time of the day by it, so that a clock that is set changes no budget and no wait."""
 
-    wall: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.monotonic = monotonic
+        self._ahead = wall() - monotonic()
+
+    def now(self) -> float:
+        """Return the time of the day as it was when this was made, and what has passed since."""
+        return self._ahead + self.monotonic()
 
 
 class RunWatch(Protocol):
@@ -62,6 +65,8 @@ class RunObserver:
                     f"rank {rank.rank} of run {seen.name} is process {rank.pid}, which this command has not started: "
                     "another run has the same name, or the exporter numbers the processes of this container differently"
                 )
+        if training.pid and not self._processes and not training.has_ended():
+            return Unknown(f"no rank of run {seen.name} has been seen to be a process of this command")
         return seen
 
     def look_for_news(self, training: RunningAttempt) -> RunSeen | Unknown:
@@ -75,8 +80,8 @@ class RunObserver:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
         step = seen.checkpoint_step
-        if step is not None and step == int(step) and int(step) not in self.checkpoints[-1:]:
-            self.checkpoints = [*(one for one in self.checkpoints if one < step), int(step)][-CHECKPOINTS_KEPT:]
+        if step is not None and step not in self.checkpoints[-1:]:
+            self.checkpoints = [*(one for one in self.checkpoints if one < step), step][-CHECKPOINTS_KEPT:]
         return before is not None and (before.step or 0) < (seen.step or 0)
 
     def situation(
@@ -88,7 +93,7 @@ class RunObserver:
             finding=finding,
             run=seen,
             lasted=self._clock.monotonic() - since,
-            now=self._clock.wall(),
+            now=self._clock.now(),
             ended=ended,
             steps_moved=moved,
             is_there=self._is_there,

@@ -26,6 +26,9 @@ ACTIONS = (*FIRST, *RESTARTS, *ENDS)
 MOST_PER_HOUR, MOST_PER_RUN = 20, 100
 """A budget beyond this bounds nothing: a restart takes minutes of every GPU."""
 
+LONGEST_NUMBER = 9
+"""Digits of a budget: int() refuses thousands of them."""
+
 LONGEST = 86_400.0
 """Of a wait, a cool-down or an excuse: a day."""
 
@@ -175,8 +178,8 @@ class _Reader:
                 self._fault(node, f"{name}: {part} is missing, so restarts are unbounded")
                 continue
             text = _text(parts[part])
-            if not text.isascii() or not text.isdigit() or not 0 < int(text) <= most:
-                self._fault(parts[part], f"{name}.{part}: must be a whole number from 1 to {most}, not {text!r}")
+            if not text.isascii() or not text.isdigit() or len(text) > LONGEST_NUMBER or not 0 < int(text) <= most:
+                self._fault(parts[part], f"{name}.{part}: must be a whole number from 1 to {most}, not {text!r:.40}")
                 continue
             found[part] = int(text)
         return Budget(**found) if len(found) == 2 else None

@@ -7,15 +7,29 @@ nothing else. Long, as it is one state machine: an attempt begins, runs, is judg
 from __future__ import annotations
 
 import signal
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tachograph.humanize import age, count, listed
 from tachograph.supervise.decision import COOL_DOWN, GONE, WAIT, Decision, Situation, decide, held_back, not_before
 from tachograph.supervise.deeds import DONE, UNKILLABLE, Deeds, Keep
 from tachograph.supervise.findings import EXITED, FROZEN, HUNG, TOLD, RunFinding, RunSeen, Unknown, worst
-from tachograph.supervise.journal import ATTEMPT, BLIND, ENDED, INTENT, OUTCOME, STARTED, SUPERVISOR, Journal, identity
+from tachograph.supervise.journal import (
+    ATTEMPT,
+    BLIND,
+    ENDED,
+    INTENT,
+    NAME,
+    OUTCOME,
+    STARTED,
+    SUPERVISOR,
+    Journal,
+    identity,
+    owners,
+)
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
 from tachograph.supervise.memory import ASKED, DECIDED, EXTERNAL, FAILED, FINISHED, LOST, STOPPED, WOULD
 from tachograph.supervise.observer import Clocks, RunObserver, RunWatch
@@ -32,6 +46,8 @@ WAIT_SECONDS = 0.5
 """How often something is looked for that comes soon: a rank's end, a confirmation."""
 SETTLE_SECONDS, UNSEEN_SECONDS = 5.0, 1.0
 """How long the exporter may take to show how ranks ended whose command has, and ranks that it never showed."""
+GAP_SECONDS = 20.0
+"""Between two looks, after which a finding must hold anew: this process was stopped, or the exporter took so long."""
 BLIND_SECONDS = 120.0
 """After so long without findings that is said: a training takes as long to make its recorder."""
 ASK_SECONDS = 1800.0
@@ -54,6 +70,7 @@ class OpenFinding:
 
     trigger: str
     since: float
+    seen: float
     looks: int = 0
     said: set[str] = field(default_factory=set)
     number: str = ""
@@ -85,7 +102,7 @@ class Supervisor:
         self._run, self._policy = run, policy
         self._start, self._say, self._signals, self._at = start, say, signals, at
         self._clock = clock or Clocks()
-        self._ledger = Ledger(journal, mode, say)
+        self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
         self._observer = RunObserver(source, self._clock, self._memory.checkpoints)
         self._deeds = Deeds(self._ledger, keep, say, at)
@@ -94,11 +111,14 @@ class Supervisor:
         self._blind_since: float | None = None
         self._is_blind = False
 
-    def supervise(self, command: Sequence[str]) -> int:
-        """Run the command until it ends for good; return its exit status, negative for a signal."""
+    def supervise(self, command: str) -> int:
+        """Run the command until it ends for good; return its exit status, negative for a signal.
+
+        `command` is what the journal has of it.
+        """
         if (status := self._take_over()) is not None:
             return status
-        self._ledger.write(SUPERVISOR, mode=self._ledger.mode, command=list(command), **identity())
+        self._ledger.write(SUPERVISOR, run=self._run, mode=self._ledger.mode, command=command, **identity())
         while True:
             status = self._attempt()
             if status is not None:
@@ -108,7 +128,12 @@ class Supervisor:
 
     def _attempt(self) -> int | None:
         """Run one attempt; return the exit status, None where another attempt is due."""
-        training = self._begin()
+        try:
+            training = self._begin()
+        except OSError as error:  # such as no memory, or no process, left to this user
+            self._say(f"the command of run {self._run} cannot be started: {error.strerror or error}")
+            self._ended(FAILED, None, f"it could not be started: {error.strerror or error}")
+            return 127
         next_look = self._clock.monotonic()
         while not training.has_ended():
             for number in self._signals.wait([training], next_look - self._clock.monotonic()):
@@ -145,7 +170,9 @@ class Supervisor:
             self._ledger.write(OUTCOME, id=decided["id"], action=decided["action"], ok=True, text=text)
         if self._memory.runs:
             why = "its supervisor ended, and the training with it"
-            self._ledger.write(ENDED, how=LOST, status=None, step=None, why=why)
+            self._ledger.write(
+                ENDED, how=LOST, status=None, step=None, checkpoints=self._memory.checkpoints, why=why
+            )  # fmt: skip
         if not stopped:
             return None
         self._say(
@@ -274,7 +301,7 @@ class Supervisor:
             return status
         decision = pending.decision or decide(situation, self._policy, rule, self._memory)
         if decision.action in RESTARTS and hold is not None and self._ledger.mode != SHADOW:
-            if self._signalled_within(not_before(rule, self._memory) - self._clock.wall()):
+            if self._signalled_within(not_before(rule, self._memory) - self._clock.now()):
                 self._ended(EXTERNAL, status, "a signal came before the restart was due")
                 return status
             situation = self._observer.situation(finding, seen, pending.since, ended=True)
@@ -283,14 +310,25 @@ class Supervisor:
             why = {SHADOW: "nothing is done in shadow mode", ASK: "nobody confirmed it"}.get(self._ledger.mode, "")
             self._ended(FAILED, status, "a signal came" if self._told else why)
             return status
-        if self._carry_out(training, situation, rule, decision, pending) != DONE:
-            self._ended(FAILED, status, "the journal cannot be written")
+        result = self._carry_out(training, situation, rule, decision, pending)
+        if result != DONE:
+            if result == UNKILLABLE:
+                self._end_unkillable(status)
+            else:
+                self._ended(FAILED, status, "the journal cannot be written")
             return status
         if decision.action in RESTARTS:
             self._ended(FAILED, status, finding.text)
             return None
         self._ended(STOPPED if decision.action == STOP else FAILED, status, decision.why)
         return status
+
+    def _end_unkillable(self, status: int | None) -> None:
+        self._say(
+            f"run {self._run} is not started again: some of its processes cannot be killed, as they wait in the "
+            "kernel, for a GPU or a file system. Restart the node, or start the run on another one"
+        )
+        self._ended(STOPPED, status, UNKILLABLE)
 
     def _ended(self, how: str, status: int | None, why: str) -> None:
         seen = self._observer.seen
@@ -305,7 +343,7 @@ class Supervisor:
             seen = self._observer.look_for_news(training)
             self._note_blindness(seen)
             if isinstance(seen, Unknown) or self._told:
-                self._pending = None
+                self._withdraw("nothing is known of it now")
                 return False, None
             return self._judge(training, seen)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
@@ -366,28 +404,28 @@ class Supervisor:
             self._ended(STOPPED, None, decision.why)
             return True, STATUS_STOPPED
         if result == UNKILLABLE:
-            self._say(
-                f"run {self._run} is not started again: some of its processes cannot be killed, as they wait in the "
-                "kernel, for a GPU or a file system. Restart the node, or start the run on another one"
-            )
-            self._ended(STOPPED, None, UNKILLABLE)
+            self._end_unkillable(None)
             return True, STATUS_STOPPED
         self._ended(FAILED, None, situation.finding.text)
         return True, None
 
     def _open(self, finding: RunFinding) -> OpenFinding:
         """Return since when a finding has held, from now on if it is another than before."""
+        now = self._clock.monotonic()
         if self._pending is None or self._pending.trigger != finding.trigger:
             self._withdraw()
-            self._pending = OpenFinding(finding.trigger, self._clock.monotonic())
+            self._pending = OpenFinding(finding.trigger, now, now)
+        elif now - self._pending.seen > GAP_SECONDS:
+            self._pending.since, self._pending.looks = now, 0
+        self._pending.seen = now
         return self._pending
 
-    def _withdraw(self) -> None:
-        """Forget the finding that held until now."""
+    def _withdraw(self, why: str = "what was found is gone") -> None:
+        """Forget the finding that held until now, and withdraw what was asked about it."""
         if self._pending is not None and self._pending.number and not self._pending.is_done:
             number = self._pending.number
-            self._ledger.write(OUTCOME, id=number, action="ask", ok=False, text="the finding is gone: withdrawn")
-            self._say(f"the question {number} is withdrawn: what was found of run {self._run} is gone")
+            self._ledger.write(OUTCOME, id=number, action="ask", ok=False, text=f"withdrawn: {why}")
+            self._say(f"the question {number} about run {self._run} is withdrawn: {why}")
         self._pending = None
 
     def _hold_once(self, pending: OpenFinding, situation: Situation, guard: str, why: str) -> None:
@@ -424,16 +462,28 @@ class Supervisor:
         if not pending.number:
             pending.decision = decision
             pending.number = self._ledger.decided(situation, decision, ASKED)
+            with suppress(OSError):  # ours, so that an answer of root's is seen
+                (folder / CONFIRMATIONS).mkdir(mode=0o700, exist_ok=True)
+            if self._ledger.mode != ASK:  # the question is not on disk, so nobody can confirm it
+                return False
             self._say(
                 f"{situation.finding.text} To {_words(decision.action)}, {decision.why}, confirm with: "
                 f"tachograph supervise confirm {pending.number} --state {folder.absolute()}"
             )
         answer = folder / CONFIRMATIONS / pending.number
         deadline = self._clock.monotonic() + wait
-        while not answer.is_file():
+        while not self._is_confirmed(answer):
             if self._clock.monotonic() >= deadline or self._signalled_within(WAIT_SECONDS):
                 return False
         return True
+
+    def _is_confirmed(self, answer: Path) -> bool:
+        """Return whether a confirmation is there: a file of root's or of the journal's owner, in whosever folder."""
+        try:
+            found = answer.lstat()
+            return stat.S_ISREG(found.st_mode) and found.st_uid in owners(self._ledger.folder / NAME)
+        except OSError:
+            return False
 
     def _carry_out(
         self, training: RunningAttempt, situation: Situation, rule: Rule, decision: Decision, pending: OpenFinding

@@ -65,11 +65,11 @@ class AttemptProcesses:
         commanded, self._control = os.pipe()
         self._report, reported = os.pipe()
         given = {
-            "control": commanded, "report": reported, "lock": lock, "grace": GRACE_SECONDS, "command": list(command),
+            "control": commanded, "report": reported, "lock": lock, "grace": GRACE_SECONDS,
         }  # fmt: skip
         try:
             self._warden = subprocess.Popen(
-                own_process("tachograph.supervise.warden", json.dumps(given)), start_new_session=True,
+                own_process("tachograph.supervise.warden", json.dumps(given), *command), start_new_session=True,
                 pass_fds=[commanded, reported, lock], env={**os.environ, **environment},
             )  # fmt: skip
         except OSError:

@@ -42,7 +42,7 @@ def main() -> None:
     with os.fdopen(report, "w", encoding="utf-8") as to:
         try:
             process = subprocess.Popen(
-                given["command"], stdin=subprocess.DEVNULL, start_new_session=True,
+                sys.argv[2:], stdin=subprocess.DEVNULL, start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - there is one thread
             )  # fmt: skip
         except OSError as error:
@@ -54,6 +54,8 @@ def main() -> None:
         if (status := process.poll()) is not None:
             _tell(to, {"status": status})
         left = descendants.end(ALONE_GRACE_SECONDS if is_alone else grace)
+        while is_alone and left < 0:  # what waits in the kernel still has its GPU: until it goes the lock is held
+            left = descendants.end(0.0)
         if status is None and left >= 0:
             _tell(to, {"status": process.wait()})
         _tell(to, {"left": left})
