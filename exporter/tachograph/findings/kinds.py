@@ -139,6 +139,7 @@ def kind_of(alert: str) -> Kind:
 
 
 RANK_DEAD, RANK_FAILED, RANK_FROZEN = kind_of("RankDead"), kind_of("RankFailed"), kind_of("RankFrozen")
+GPU_XID_FATAL = kind_of("GpuXidFatal")
 RUN_HUNG, RUN_DOWN, RESTART_LOOP = kind_of("RunHung"), kind_of("RunDown"), kind_of("RestartLoop")
 LOSS_NOT_FINITE, NORM_VANISHED = kind_of("LossNotFinite"), kind_of("GradientNormVanished")
 STRAGGLER_RANK, DATA_STALL, STORAGE_SLOW = kind_of("StragglerRank"), kind_of("DataStall"), kind_of("StorageSlow")

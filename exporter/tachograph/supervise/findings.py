@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tachograph.catalog.rank import ALIVE
-from tachograph.findings.kinds import LOSS_NOT_FINITE, ORDER, RANK_DEAD, RANK_FAILED, RANK_FROZEN, RUN_HUNG, kind_of
+from tachograph.findings.kinds import (
+    GPU_XID_FATAL,
+    LOSS_NOT_FINITE,
+    ORDER,
+    RANK_DEAD,
+    RANK_FAILED,
+    RANK_FROZEN,
+    RUN_HUNG,
+    kind_of,
+)
 from tachograph.http_client import HttpError, HttpResponse, ask, without_password
 from tachograph.printable import printable
 from tachograph.unreadable import UNREADABLE
@@ -281,7 +290,7 @@ TRIGGERS: Mapping[str, Callable[[RunSeen], list[RankSeen]]] = {
 findings has it (`findings.kinds.KINDS`)."""
 
 ALERTS: Mapping[str, str] = {
-    GPU_FAULT: kind_of("GpuXidFatal").alert, DEAD: RANK_DEAD.alert, NOT_FINITE: LOSS_NOT_FINITE.alert,
+    GPU_FAULT: GPU_XID_FATAL.alert, DEAD: RANK_DEAD.alert, NOT_FINITE: LOSS_NOT_FINITE.alert,
     FAILED: RANK_FAILED.alert, FROZEN: RANK_FROZEN.alert, HUNG: RUN_HUNG.alert,
 }  # fmt: skip
 """Trigger -> the alert that pages for the same finding."""
