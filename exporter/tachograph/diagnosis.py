@@ -24,6 +24,13 @@ UNKNOWN_STEP_SECONDS = 240.0
 STALL_SECONDS, STALL_STEPS = 10.0, 10
 """A screen says that there is no step after this, and so many usual steps, where nobody pauses: sooner than it is a
 hang, for whoever looks already. No rule has it."""
+
+
+def stall_limit(step_seconds: float) -> float:
+    """Return the seconds without a step after which a screen says so, of a run whose usual step takes so long."""
+    return max(STALL_SECONDS, STALL_STEPS * step_seconds)
+
+
 OLD_SECONDS = 300.0
 """A screen shows what runs before runs that ended this long ago. No rule has it."""
 WAITING_PHASES = frozenset({"backward", "collective"})

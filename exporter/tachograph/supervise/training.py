@@ -104,7 +104,7 @@ class AttemptProcesses:
         return self.status is not None or self._error != "" or self._left is not None
 
     def end(self) -> AttemptEnd:
-        """AttemptEnd it with all that it started, if that has not happened yet; return how it ended."""
+        """End it with all that it started, if that has not happened yet; return how it ended."""
         with suppress(OSError):
             os.write(self._control, END)
         return self.wait()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tachograph.diagnosis import STALL_SECONDS, STALL_STEPS
+from tachograph.diagnosis import stall_limit
 from tachograph.findings.kinds import ORDER, SEVERITIES, Kind, kind_of
 from tachograph.prometheus_api import QueryRefusedError, TimeSeries
 from tachograph.triage.queries import queries
@@ -79,7 +79,7 @@ class Facts:
     def stalled(self) -> bool:
         """Whether a step is missing for so long that screens say so, though it may be no hang yet."""
         age, usual = self.figure("run:stalled_seconds:min"), self.figure("run:step_interval_seconds:p50")
-        return age is not None and usual is not None and age > max(STALL_SECONDS, STALL_STEPS * usual)
+        return age is not None and usual is not None and age > stall_limit(usual)
 
     @cached_property
     def first_ends(self) -> tuple[TimeSeries, ...]:

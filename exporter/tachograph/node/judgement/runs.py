@@ -10,7 +10,7 @@ from statistics import median
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.rank import PAUSES
-from tachograph.diagnosis import LAG_SECONDS, STALL_SECONDS, STALL_STEPS, STATES
+from tachograph.diagnosis import LAG_SECONDS, STATES, stall_limit
 from tachograph.humanize import age, duration, plural
 from tachograph.node.judgement.private import WITHHELD, MayRead
 from tachograph.node.ranks.conclusions.lags import is_late, lags
@@ -163,7 +163,7 @@ class _Run:
 
     def _is_stalled(self, seconds: float) -> bool:
         """Return whether a step is missing that whoever looks should hear of, though it is no hang yet."""
-        return self.step_seconds is not None and seconds > max(STALL_SECONDS, STALL_STEPS * self.step_seconds)
+        return self.step_seconds is not None and seconds > stall_limit(self.step_seconds)
 
     def _late_in(self, rank: Rank) -> tuple[str, float | None]:
         """Return the phase in which a rank is busy longer than the others here, by their median, and by how much."""
