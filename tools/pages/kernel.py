@@ -16,8 +16,8 @@ _PAGE = """\
 If the exporter may read the kernel's log (`--gpu.kmsg`; `kernel.dmesg_restrict=1` requires `CAP_SYSLOG`), it counts
 these messages in `tachograph_node_kernel_events_total{{kind}}`, including those of the {restart} before its start.
 `tachograph_node_kernel_message_age_seconds{{kind,text}}` has the newest ones for {shown} ({most} at most, {of_a_kind}
-of a kind, {longest} characters each), and pages quote the last one. Messages from programs are ignored. Memory addresses,
-and anything but letters, digits and plain punctuation, are shown as `?`.
+of a kind, {longest} characters each), and pages quote the last one. Messages from programs are ignored. Memory
+addresses, and anything but letters, digits and plain punctuation, are shown as `?`.
 
 | kind | meaning | what to do |
 |---|---|---|
