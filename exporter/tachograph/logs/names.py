@@ -18,6 +18,8 @@ _ELASTIC = re.compile(r"(?:^|/)(?:attempt|restart|cycle)[-_]?(\d{1,6})/(?:(\d{1,
 _NODE = re.compile(
     r"(?:^|[/_.-])((?:node|host|worker|pod|gpu|dgx|nid|ip-|cn|hgx)[A-Za-z]*[-_]?\d[A-Za-z0-9-]*)", re.IGNORECASE
 )
+_POD = re.compile(r"(?:^|[/_.])((?:[a-z0-9]+-)+(?:worker|master|launcher|node|replica)-\d+(?:-\d+)*)(?=[_./]|$)")
+"""With the name of its job, as Kubernetes gives it."""
 _ARRAY = re.compile(r"slurm-\d+_\d+")
 """Slurm's own name for the log of a job of an array."""
 _OF_TASK = re.compile(r"(?:^|[-_.])\d{3,}[-_.](?P<node>[A-Za-z][\w]*\d)[-_.](?P<task>\d{1,5})$")
@@ -46,7 +48,17 @@ def contexts(paths: Sequence[Path]) -> list[Context]:
             groups.setdefault((str(path.parent), _NUMBER.sub("#", _stem(path))), []).append(at)
     for (_, name), members in groups.items():
         _guess(name, members, paths, found)
-    return _unique(found)
+    return _unique(_by_others(paths, found))
+
+
+def _by_others(paths: Sequence[Path], found: list[Context]) -> list[Context]:
+    """Return the files whose name has the node of another one in it with this node."""
+    nodes = {one.node for one in found if one.node}
+    words = [[word for word in re.split(r"[_.]|-(?!\d)", _stem(path)) if word in nodes] for path in paths]
+    return [
+        one if one.node or len(named) != 1 else one._replace(node=named[0])
+        for one, named in zip(found, words, strict=True)
+    ]
 
 
 def _alone(path: Path, number: int) -> Context:
@@ -54,7 +66,7 @@ def _alone(path: Path, number: int) -> Context:
     text = "/".join(path.parts[-3:])
     rank = next((match for part in reversed(path.parts[-3:]) if (match := _RANK.search(part))), None)
     elastic, local, task = _ELASTIC.search(text), _LOCAL.search(text), _OF_TASK.search(_stem(path))
-    node = _NODE.search(text)
+    node = _POD.search(text) or _NODE.search(text)
     try:
         written = path.stat().st_mtime
     except OSError:
