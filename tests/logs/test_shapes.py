@@ -330,6 +330,15 @@ FOLDERS: dict[str, tuple[dict[str, bytes], int | None, str]] = {
         3,
         "",
     ),
+    "folders of torchrun, of two nodes": (
+        {
+            f"n{node}/none_{node}a4f/attempt_0/{n}/stderr.log": text_of(*(TRACEBACK if node * n == 6 else [WATCHDOG]))
+            for node in (1, 2)
+            for n in range(4)
+        },
+        None,
+        "n2",
+    ),
     "a folder for each node": (
         {f"node{n // 2}/local_rank{n % 2}.log": text_of(*(TRACEBACK if n == 3 else [WATCHDOG])) for n in range(4)},
         None,

@@ -30,6 +30,8 @@ _NO_RANK = re.compile(
     re.IGNORECASE,
 )
 """Numbers that tell files apart and are none: dates, rotated logs, and what they are called."""
+_RUN = re.compile(r"_[a-z0-9_]{8}$|^none_")
+"""A folder that torchrun makes for each time that it is started."""
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[A-Za-z]+[A-Za-z-]*\d+")
 _BEFORE_RANK = re.compile(r"(?:^|[-_.])(?:r|p)?$", re.IGNORECASE)
@@ -48,7 +50,24 @@ def contexts(paths: Sequence[Path]) -> list[Context]:
             groups.setdefault((str(path.parent), _NUMBER.sub("#", _stem(path))), []).append(at)
     for (_, name), members in groups.items():
         _guess(name, members, paths, found)
-    return _unique(_by_others(paths, found))
+    return _unique(_by_others(paths, _by_folders(paths, found)))
+
+
+def _by_folders(paths: Sequence[Path], found: list[Context]) -> list[Context]:
+    """Return files of local ranks that come again in another folder with it as their node."""
+    within = {
+        at: path.absolute().parts
+        for at, (path, one) in enumerate(zip(paths, found, strict=True))
+        if one.local_rank is not None and not one.node
+    }
+    alike = {(found[at].attempt, found[at].local_rank, parts[-1]) for at, parts in within.items()}
+    if len(alike) == len(within):
+        return found
+    levels = enumerate(zip(*within.values(), strict=False))
+    differ = next((level for level, names in levels if len(set(names)) > 1), None)
+    if differ is None or any(_RUN.search(parts[differ]) for parts in within.values()):
+        return found
+    return [one._replace(node=within[at][differ]) if at in within else one for at, one in enumerate(found)]
 
 
 def _by_others(paths: Sequence[Path], found: list[Context]) -> list[Context]:
