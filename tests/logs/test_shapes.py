@@ -358,7 +358,7 @@ FOLDERS: dict[str, tuple[dict[str, bytes], int | None, str]] = {
         "worker-3",
     ),
     "a file for each pod of a job": (
-        {f"llama-worker-{n}.log": text_of(*(TRACEBACK if n == 3 else [WATCHDOG])) for n in range(4)},
+        {f"llama-worker-{n}-previous.log": text_of(*(TRACEBACK if n == 3 else [WATCHDOG])) for n in range(4)},
         None,
         "llama-worker-3",
     ),

@@ -18,7 +18,7 @@ _ELASTIC = re.compile(r"(?:^|/)(?:attempt|restart|cycle)[-_]?(\d{1,6})/(?:(\d{1,
 _NODE = re.compile(
     r"(?:^|[/_.-])((?:node|host|worker|pod|gpu|dgx|nid|ip-|cn|hgx)[A-Za-z]*[-_]?\d[A-Za-z0-9-]*)", re.IGNORECASE
 )
-_POD = re.compile(r"(?:^|[/_.])((?:[a-z0-9]+-)+(?:worker|master|launcher|node|replica)-\d+(?:-\d+)*)(?=[_./]|$)")
+_POD = re.compile(r"(?:^|[/_.])((?:[a-z0-9]+-)+(?:worker|master|launcher|node|replica)-\d+(?:-\d+)*)(?=[_./]|-[a-z]|$)")
 """With the name of its job, as Kubernetes gives it."""
 _ARRAY = re.compile(r"slurm-\d+_\d+")
 """Slurm's own name for the log of a job of an array."""
