@@ -424,7 +424,6 @@ TRAIN_LAYER_ACTIVATION_RMS = _row(
 TRAIN_LAYER_ACTIVATION_ZERO = _row(
     "train_layer_activation_zero_ratio", GAUGE, "ratio", (*RANK, "layer"),
     "Share of a layer's outputs that were exactly zero when last sampled, on rank 0, if enabled.",
-    unread="opt-in, for looking into a model layer by layer",
 )  # fmt: skip
 TRAIN_UPDATE_RATIO = _row(
     "train_update_ratio", GAUGE, "ratio", RANK,
@@ -557,7 +556,6 @@ TRAIN_HOST_MEMORY = _row(
 TRAIN_LAYER_MEMORY_PEAK = _row(
     "train_layer_memory_peak_bytes", GAUGE, "bytes", (*RANK, "layer"),
     "Highest GPU memory in live tensors during a layer's forward pass, if enabled.",
-    unread="opt-in, for looking into a model layer by layer",
 )  # fmt: skip
 TRAIN_INVARIANT = _row(
     "train_invariant", GAUGE, "", (*RANK, "name"),
