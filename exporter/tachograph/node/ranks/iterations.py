@@ -1,0 +1,70 @@
+"""The iterations of a rank whose loop generates what it trains on, from what its frames count."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+
+from tachograph.catalog import index as catalog
+from tachograph.catalog.rank import GENERATION
+from tachograph.node.ranks.series import RankSeries
+
+REMEMBERED = 10
+SHOWN_FROM = 3
+"""Iterations from which on what they usually take is shown."""
+REGULAR, SPREAD, MANY = 5, 3.0, 20
+"""How long generation takes is known from so many iterations on if the longest takes at most `SPREAD` times the median,
+otherwise from `MANY` on: lengths from a second to minutes take some to show."""
+
+_STEPS = catalog.TRAIN_STEPS.key
+_PHASES = catalog.TRAIN_PHASE_SECONDS.key
+_RECENT_PHASE = catalog.TRAIN_RECENT_PHASE.key
+
+
+class Iterations:
+    """An iteration is generation and the steps until the next one; frames may merge short ones."""
+
+    __slots__ = ("_began", "_count", "_generated_at", "_per_step", "_seconds", "_steps")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._seconds: deque[float] = deque(maxlen=REMEMBERED)
+        self._per_step: deque[Mapping[str, float]] = deque(maxlen=REMEMBERED)
+        self._began: Mapping[str, float] | None = None
+        """The seconds of each phase when the iteration under way began, after `_steps` steps."""
+        self._steps = 0.0
+        self._generated_at: float | None = None
+        """The steps made by when it was first seen to have generated in it."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether there were enough to tell how long generation takes."""
+        if self._count < REGULAR:
+            return False
+        return self._count >= MANY or max(self._seconds) <= SPREAD * median(self._seconds)
+
+    def take(self, series: RankSeries, phase: str | None) -> None:
+        """Read the counters of a frame, and put what generation takes per step beside the rank's recent phases."""
+        counters = series.counters.get(_PHASES, {})
+        spent = {name: counters[name] for name in GENERATION if name in counters}
+        if not spent:
+            return
+        steps = series.total(_STEPS) or 0.0
+        if self._began is None:
+            self._began, self._steps = spent, steps
+        elif self._generated_at is None:
+            if spent != self._began:
+                self._generated_at = steps
+        elif steps > self._generated_at and phase not in GENERATION:
+            self._end(self._began, spent, steps)
+        if len(self._per_step) >= SHOWN_FROM:
+            usual = {name: median(each.get(name, 0.0) for each in self._per_step) for name in spent}
+            series.gauges[_RECENT_PHASE] = {**series.gauges.get(_RECENT_PHASE, {}), **usual}
+
+    def _end(self, began: Mapping[str, float], spent: Mapping[str, float], steps: float) -> None:
+        took = {name: seconds - began.get(name, 0.0) for name, seconds in spent.items()}
+        self._seconds.append(sum(took.values()))
+        self._per_step.append({name: seconds / (steps - self._steps) for name, seconds in took.items()})
+        self._count += 1
+        self._began, self._steps, self._generated_at = spent, steps, None
