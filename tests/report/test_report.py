@@ -118,7 +118,7 @@ def test_alert_episodes(report: tuple[str, Page], incident: Any) -> None:
 
 
 def test_run_summary(report: tuple[str, Page]) -> None:
-    """World size, attempts, steps and their parts, tokens, goodput, GPU-hours, in numbers that follow from the samples."""
+    """World size, attempts, steps and their parts, tokens, goodput, GPU-hours: numbers that follow from the samples."""
     facts = {row[0]: row[1] for row in report[1].rows if len(row) == 2}
     assert facts["World size"] == "32 ranks on 4 nodes"
     assert facts["Attempts"] == "2, 1 restart"

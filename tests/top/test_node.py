@@ -329,7 +329,12 @@ def test_a_loop_that_generates(exporter: Any) -> None:
         speaker = exporter.speaker("rl", rank)
         assert speaker.hello(world_size=3)["ok"]
         said = phases | {"generate": phases["generate"] + longer}
-        metrics = {"steps_total": 8, "recent_step_seconds": 1.0, "recent_wait_seconds": 1.0, "recent_phase_seconds": said}
+        metrics = {
+            "steps_total": 8,
+            "recent_step_seconds": 1.0,
+            "recent_wait_seconds": 1.0,
+            "recent_phase_seconds": said,
+        }
         speaker.state(metrics, step=8, phase="forward", phase_since=time.time(), progress_time=time.time())
         exporter.eventually(lambda rank=rank: exporter.scrape().value("train_step", run="rl", rank=rank) == 8)
     run = next(run for run in NodeSource(exporter.url).fetch().runs if run.name == "rl")
