@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import TrainerCallback
 
 from tachograph.die_with_parent import die_with_parent
 from tachograph.integrations.huggingface import TachographCallback
@@ -41,19 +40,6 @@ def example() -> Any:
     return module
 
 
-class Stopping(TrainerCallback):  # type: ignore[misc]
-    """Ends the job once the control file says stop: all ranks agree on it after each step."""
-
-    def __init__(self, faults: fault_injection.RankFaults) -> None:
-        self._faults = faults
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Ask rank 0."""
-        stop = torch.tensor(int(self._faults.polled(fault_injection.STOP) is not None))
-        dist.broadcast(stop, 0)
-        control.should_training_stop |= bool(stop)
-
-
 def train(options: argparse.Namespace) -> None:
     """Train until the control file says stop, with the faults that it lists."""
     grpo, rank = example(), int(os.environ["RANK"])
@@ -66,6 +52,13 @@ def train(options: argparse.Namespace) -> None:
             engine.generate(options.engine, seconds, len(prompts) * TOKENS)
             return super()._generate(prompts)
 
+        def training_step(self, *arguments: Any, **named: Any) -> Any:
+            loss = super().training_step(*arguments, **named)
+            stop = torch.tensor(int(faults.polled(fault_injection.STOP) is not None))
+            dist.broadcast(stop, 0)  # all ranks end with the same step
+            self.control.should_training_stop |= bool(stop)
+            return loss
+
     def reward(*arguments: Any, **named: Any) -> list[float]:
         while faults.polled(fault_injection.HANG):
             time.sleep(fault_injection.HANG_POLL_SECONDS)
@@ -74,7 +67,6 @@ def train(options: argparse.Namespace) -> None:
 
     grpo.GRPOTrainer = Trainer
     trainer = grpo.trainer(str(options.folder / "saved"), options.steps, reward, BATCH)
-    trainer.add_callback(Stopping(faults))
     TachographCallback(run=options.name).attach(trainer)
     trainer.train()
     dist.barrier()
