@@ -76,6 +76,23 @@ def test_one_long_generation_is_no_habit() -> None:
     assert loop.shown["generate"] == pytest.approx(10 / STEPS)
 
 
+def test_a_loop_that_generates_no_more_shows_nothing() -> None:
+    """After five times an iteration's steps; another iteration begins anew."""
+    loop = Loop()
+    for _ in range(12):
+        loop.iterates(10)
+    for _ in range(5 * STEPS - 2):
+        loop.passes(STEP_SECONDS, "backward")
+        loop.steps += 1
+    assert loop.shown
+    for _ in range(6):
+        loop.passes(STEP_SECONDS, "backward")
+        loop.steps += 1
+    assert loop.shown == {}
+    loop.iterates(10)
+    assert loop.shown == {}
+
+
 def test_a_loop_that_does_not_generate_shows_nothing() -> None:
     """Nor before three iterations."""
     loop = Loop()

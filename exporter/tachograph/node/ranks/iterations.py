@@ -16,6 +16,8 @@ SHOWN_FROM = 3
 REGULAR, SPREAD, MANY = 5, 3.0, 20
 """How long generation takes is known from so many iterations on if the longest takes at most `SPREAD` times the median,
 otherwise from `MANY` on: lengths from a second to minutes take some to show."""
+FORGOTTEN = 5.0
+"""After so many times an iteration's steps without generation, the loop does something else."""
 
 _STEPS = catalog.TRAIN_STEPS.key
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
@@ -25,7 +27,7 @@ _RECENT_PHASE = catalog.TRAIN_RECENT_PHASE.key
 class Iterations:
     """An iteration is generation and the steps until the next one; frames may merge short ones."""
 
-    __slots__ = ("_began", "_count", "_generated_at", "_per_step", "_seconds", "_steps")
+    __slots__ = ("_began", "_count", "_generated_at", "_made", "_per_step", "_seconds", "_steps")
 
     def __init__(self) -> None:
         self._count = 0
@@ -33,7 +35,8 @@ class Iterations:
         self._per_step: deque[Mapping[str, float]] = deque(maxlen=REMEMBERED)
         self._began: Mapping[str, float] | None = None
         """The seconds of each phase when the iteration under way began, after `_steps` steps."""
-        self._steps = 0.0
+        self._steps = self._made = 0.0
+        """`_made` are the steps of the last iteration."""
         self._generated_at: float | None = None
         """The steps made by when it was first seen to have generated in it."""
 
@@ -56,6 +59,8 @@ class Iterations:
         elif self._generated_at is None:
             if spent != self._began:
                 self._generated_at = steps
+            elif steps - self._steps > FORGOTTEN * self._made:
+                self._per_step.clear()
         elif steps > self._generated_at and phase not in GENERATION:
             self._end(self._began, spent, steps)
         if len(self._per_step) >= SHOWN_FROM:
@@ -64,7 +69,8 @@ class Iterations:
 
     def _end(self, began: Mapping[str, float], spent: Mapping[str, float], steps: float) -> None:
         took = {name: seconds - began.get(name, 0.0) for name, seconds in spent.items()}
+        self._made = steps - self._steps
         self._seconds.append(sum(took.values()))
-        self._per_step.append({name: seconds / (steps - self._steps) for name, seconds in took.items()})
+        self._per_step.append({name: seconds / self._made for name, seconds in took.items()})
         self._count += 1
         self._began, self._steps, self._generated_at = spent, steps, None
