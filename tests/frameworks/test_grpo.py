@@ -58,7 +58,7 @@ def test_the_loss_is_the_trainers(trained: Trainings, name: str) -> None:
     assert means == pytest.approx(logged, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["attached", "attached-alone"])
+@pytest.mark.parametrize("name", CASES)
 def test_tokens_are_the_trainers(trained: Trainings, name: str) -> None:
     """Of prompts and samples, over all ranks."""
     training = trained(name)
