@@ -11,7 +11,7 @@ from tachograph.client.recorder import Recorder
 
 
 class CountedTokens:
-    """This rank's share of them in this attempt; a source of the recorder's."""
+    """The share of this rank, in this attempt; a source of the recorder's."""
 
     def __init__(self) -> None:
         self._count = 0.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from tachograph.humanize import age, duration, plural
 from tachograph_lab.demo.demo_scenarios import FIRST_RUN, DemoResult, DemoScenario, surplus
-from tachograph_lab.demo.launch import Job
+from tachograph_lab.demo.launch import STOP_SECONDS, Job
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.demo.vitals import vitals
@@ -82,23 +83,27 @@ class DemoRun:
 
     def _train(self, runs: Sequence[str], healthy_seconds: float) -> None:
         self._end()
-        ranks = f"{self._ranks} ranks"
-        which = f"run {runs[0]}, a job of {ranks}" if len(runs) == 1 else f"{' and '.join(runs)}, jobs of {ranks} each"
+        size = f"{self._ranks} ranks"
+        which = f"run {runs[0]}, a job of {size}" if len(runs) == 1 else f"runs {', '.join(runs)}, jobs of {size} each"
         self.screen.chapter(f"Starting {which}")
         self._jobs = {run: self._start(run) for run in runs}
         self.stack.aim_engines({run: job.engine.address for run, job in self._jobs.items() if job.engine})
-        self.screen.waiting(f"waiting for {ranks} to train", START_SECONDS * len(runs))
+        ranks, limit = plural(self._ranks * len(runs), "rank"), START_SECONDS * len(runs)
+        self.screen.waiting(f"waiting for {ranks} to train", limit)
         for run, job in self._jobs.items():
-            counted = f'count(tachograph_train_steps_total{{run="{run}"}} > 0) == {self._ranks}'
-            self._until(lambda: self.stack.query(counted) or not job.running, START_SECONDS * len(runs))  # noqa: B023
-            if not self.stack.query(counted):
+            if not self._until(partial(self._trains, run), limit):
                 raise ProcessError(f"run {run} does not train:\n{job.tail()}")
-        self.screen.note(f"{self._ranks * len(runs)} ranks are training, and Prometheus sees them")
+        self.screen.note(f"{ranks} are training, and Prometheus sees them")
         self.screen.waiting("healthy training: no page is expected", healthy_seconds)
         self._until(lambda: None, healthy_seconds)
         pages = len(self.surplus())
-        pace = ", ".join(f"{duration(self._step_seconds(run))} per step" for run in runs[:1])
+        pace = f"{duration(self._step_seconds(runs[0]))} per step"
         self.screen.note(f"{age(healthy_seconds)} of healthy training at {pace}: {plural(pages, 'page')}", not pages)
+
+    def _trains(self, run: str) -> bool:
+        self._running(run)
+        counted = f'count(tachograph_train_steps_total{{run="{run}"}} > 0)'
+        return bool(self.stack.query(f"{counted} == {self._ranks}"))
 
     def _break(self, scenario: DemoScenario) -> DemoResult:
         """Inject a fault into the job, wait for its page, heal the job, wait until the page is resolved."""
@@ -185,8 +190,10 @@ class DemoRun:
 
     def _end(self) -> None:
         """Let the jobs end by themselves if they still can; a normal end must not cause a page."""
+        for job in self._jobs.values():
+            job.control.stop()
         for run, job in self._jobs.items():
-            self.screen.waiting("waiting for the job to end", 20)
+            self.screen.waiting("waiting for the job to end", STOP_SECONDS)
             if not job.running:
                 self.screen.note(f"run {run} is gone, and torchrun with it")
             elif job.engine is not None and not job.engine.server.running:
