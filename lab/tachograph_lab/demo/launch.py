@@ -17,7 +17,7 @@ STOP_SECONDS = 45.0
 
 
 @dataclass(frozen=True)
-class Engine:
+class StartedEngine:
     """A running engine of `engine.py`."""
 
     address: str
@@ -33,7 +33,7 @@ class Job:
     folder: Path
     torchrun: Child
     control: fault_injection.FaultControl
-    engine: Engine | None = None
+    engine: StartedEngine | None = None
 
     def strike(self, fault: fault_injection.InjectedFault) -> None:
         """Inject a fault, or kill the process of which it is the end."""
@@ -107,4 +107,4 @@ def launch_rl(children: Children, run: str, ranks: int, socket: Path) -> Job:
     address = f"127.0.0.1:{free_port()}"
     server = children.start(f"engine-{run}", [sys.executable, "-m", "tachograph_lab.demo.engine", address])
     job = launch(children, run, ranks, socket, "--engine", address, module="rl_job")
-    return replace(job, engine=Engine(address, server))
+    return replace(job, engine=StartedEngine(address, server))

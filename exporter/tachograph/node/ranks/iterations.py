@@ -11,8 +11,8 @@ from tachograph.catalog.rank import GENERATION
 from tachograph.node.ranks.series import RankSeries
 
 REMEMBERED = 10
-SHOWN_FROM = 3
-"""Iterations from which on what they usually take is shown."""
+SHOWN_FROM = 5
+"""So many iterations say what they usually take: of fewer, lengths that differ by chance would."""
 REGULAR, SPREAD, MANY = 5, 3.0, 20
 """How long generation takes is known from so many iterations on if the longest takes at most `SPREAD` times the median,
 otherwise from `MANY` on: lengths from a second to minutes take some to show."""
