@@ -22,14 +22,17 @@ class Loop:
         self.series = RankSeries(Limits(), Counter())
         self.iterations = Iterations()
         self.generated = self.rewarded = self._since_frame = 0.0
+        self._in_phase = 0.0
         self.steps = 0
 
     def passes(self, seconds: float, phase: str) -> None:
         """Have time pass in a phase, with its frames."""
+        self._in_phase = 0.0
         while seconds > 0:
             part = min(seconds, 1.0 - self._since_frame)
             seconds -= part
             self._since_frame += part
+            self._in_phase += part
             self.generated += part * (phase == "generate")
             self.rewarded += part * (phase == "reward")
             if self._since_frame >= 1.0:
@@ -40,15 +43,15 @@ class Loop:
         """Send a frame."""
         spent = {"generate": self.generated, "reward": self.rewarded} if self.generated else {}
         self.series.take({"steps_total": self.steps, "phase_seconds_total": {"forward": 1.0, **spent}})
-        self.iterations.take(self.series, phase)
+        self.iterations.take(self.series, phase, self._in_phase)
 
-    def iterates(self, generates: float, rewards: float = 0.0, waits: float = 0.0) -> None:
+    def iterates(self, generates: float, rewards: float = 0.0, waits: float = 0.0, step: float = STEP_SECONDS) -> None:
         """Generate, wait for those that do so for longer, and make four steps."""
         self.passes(generates, "generate")
         self.passes(rewards, "reward")
         self.passes(waits, "collective")
         for _ in range(STEPS):
-            self.passes(STEP_SECONDS, "backward")
+            self.passes(step, "backward")
             self.steps += 1
 
     @property
@@ -66,6 +69,16 @@ def test_what_generation_takes_per_step_is_shown(generates: float, waits: float)
     assert loop.shown == pytest.approx({"generate": generates / STEPS, "reward": 4.0 / STEPS}, rel=0.05)
     loop.passes(100, "generate")
     assert loop.shown["generate"] == pytest.approx(generates / STEPS, rel=0.05), "one that is under way says nothing"
+
+
+def test_steps_may_be_made_between_two_frames() -> None:
+    """Each frame finds the rank generating, and the next iteration; still none is merged with another."""
+    loop = Loop()
+    for _ in range(10):
+        loop.iterates(6.4, step=0.1)
+    for _ in range(7):
+        loop.iterates(30.4, step=0.1)
+    assert loop.shown["generate"] == pytest.approx(30.4 / STEPS, rel=0.05)
 
 
 def test_one_long_generation_is_no_habit() -> None:

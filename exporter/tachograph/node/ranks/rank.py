@@ -369,7 +369,7 @@ class Rank:
         self._saved.take(self.series.gauge(_SAVED), state.time, now, before)
         self._nonfinite.take(self.series.gauge(_NONFINITE), state.time, now, before)
         self._recent.take(self.series, now, self.progress, self.progress_wall)
-        self.iterations.take(self.series, self.phase)
+        self.iterations.take(self.series, self.phase, self.phase_seconds(now))
         self.saves.take(self.series, self.phase)
         if self.started is None:
             accounted = self.series.total(_PHASES) or 0.0
