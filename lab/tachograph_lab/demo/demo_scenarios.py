@@ -50,7 +50,7 @@ RL_SCENARIOS = (
         "rank 1 generates 5 times as long",
         InjectedFault(SLOW, rank=1),
         "StragglerRank",
-        120,
+        90,
         run="rl-slow",
         heals=False,
     ),
