@@ -14,6 +14,7 @@ from tachograph.catalog.metric import ALL, SERIES_LEVELS
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
+from tachograph.node.ranks.iterations import Iterations
 from tachograph.node.ranks.last_words import SILENCE, LastWords, last_words
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NamedRank, NewNames
@@ -143,6 +144,7 @@ class Rank:
         if self.named is not None:
             self.series.name(self.named)
         self._recent = RecentSteps()
+        self.iterations = Iterations()
         self.saves = SaveTimes()
         self.unsaid = Unsaid()
         self._counted = 0.0
@@ -367,6 +369,7 @@ class Rank:
         self._saved.take(self.series.gauge(_SAVED), state.time, now, before)
         self._nonfinite.take(self.series.gauge(_NONFINITE), state.time, now, before)
         self._recent.take(self.series, now, self.progress, self.progress_wall)
+        self.iterations.take(self.series, self.phase, self.phase_seconds(now))
         self.saves.take(self.series, self.phase)
         if self.started is None:
             accounted = self.series.total(_PHASES) or 0.0
