@@ -47,6 +47,10 @@ what it had, such as a GPU's memory, and its parent collects it. No longer: what
 ORPHANED_SECONDS = 3.0
 """Silence after which it is asked whether the process still lives: a child that it forked may hold its connection."""
 
+OUTLIVED_SECONDS = 10.0
+"""Frames that come so long after the process has ended are another's, as a daemon's that has left its parent: how the
+former ended says nothing about the rank. Its own may be read late."""
+
 _encode = msgspec.json.encode
 _log = logging.getLogger(__name__)
 
@@ -83,6 +87,8 @@ class RankConnection(asyncio.BufferedProtocol):
         self._leaving = False
         self._ended = False
         self._is_orphaned = False
+        self._over_since = 0.0
+        """When it was first seen that the process is over, though frames come."""
         self._tokens = float(BURST)
         self._refilled = self.quiet_since = clock()
         self.greeted = False
@@ -136,6 +142,10 @@ class RankConnection(asyncio.BufferedProtocol):
         """
         process, transport, was = self._process, self._transport, self._is_orphaned
         is_silent = self._clock() - self._refilled > ORPHANED_SECONDS
+        if process is not None and not is_silent and process.is_over:
+            self._over_since = self._over_since or self._clock()
+            if self._refilled - self._over_since > OUTLIVED_SECONDS:
+                self._release_process()
         self._is_orphaned = is_silent and process is not None and not process.lives
         if was and self._is_orphaned and transport is not None and transport.is_reading():
             transport.abort()
@@ -367,7 +377,7 @@ class RankConnection(asyncio.BufferedProtocol):
 
     def _release_process(self) -> None:
         process, self._process = self._process, None
-        self._status = None
+        self._status, self._over_since = None, 0.0
         if process is not None:
             process.close()
 
