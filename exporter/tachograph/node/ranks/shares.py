@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.names import NewNames
@@ -45,7 +46,7 @@ class Share:
         "_is_awaited", "_refilled", "_shares", "_spent", "_waiting", "connections", "kept_bytes", "names", "series",
     )  # fmt: skip
 
-    def __init__(self, shares: Shares, now: float) -> None:
+    def __init__(self, shares: Shares, uid: int, now: float) -> None:
         self._shares = shares
         self._spent = 0.0
         self._refilled = now
@@ -54,7 +55,7 @@ class Share:
         self.connections = 0
         self.kept_bytes = 0
         self.series = 0
-        self.names = NewNames(shares.clock)
+        self.names = NewNames(shares.clock, partial(shares.exceeded, uid, "names"))
 
     def spend(self, seconds: float) -> None:
         """Charge CPU seconds."""
@@ -118,7 +119,7 @@ class Shares:
         """Return a user's share."""
         share = self._of.get(uid)
         if share is None:
-            share = self._of[uid] = Share(self, self.clock())
+            share = self._of[uid] = Share(self, uid, self.clock())
         return share
 
     def note_frame(self, seconds: float) -> None:
