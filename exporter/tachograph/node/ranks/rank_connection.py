@@ -164,7 +164,7 @@ class RankConnection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(UNSURE_SECONDS, conclude)
 
     def _who(self, rank: Rank) -> dict[str, object]:
-        return {"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid}
+        return {"run": rank.hello.run, "rank": rank.hello.rank, **self.peer._asdict()}
 
     def _gone(self, rank: Rank, status: int | None) -> None:
         """Conclude how the process of a rank ended, and log that."""
@@ -283,7 +283,7 @@ class RankConnection(asyncio.BufferedProtocol):
         except FrameError as error:
             self._refuse(error.reason, str(error))
         except Exception:  # noqa: BLE001 - a bug triggered by one line must not end the rank or the loop
-            _log.exception("frame could not be processed")
+            _log.exception("frame could not be processed", extra=self.peer._asdict())
             self._refuse("invalid", "the exporter could not process this frame: see its log")
         return True
 
@@ -304,7 +304,7 @@ class RankConnection(asyncio.BufferedProtocol):
             rank = self._table.bye(self, frame)
             self._table.frames += 1
             self.greeted = False
-            _log.info(f"rank {rank.outcome}", extra={"run": rank.hello.run, "rank": rank.hello.rank})
+            _log.info(f"rank {rank.outcome}", extra=self._who(rank))
             self._watch_end(rank, decides=frame.at_exit)
         elif isinstance(frame, BoxPart):
             self._table.box(self, frame)
@@ -328,7 +328,7 @@ class RankConnection(asyncio.BufferedProtocol):
             self._release_process()
             if self._transport is not None:
                 self._process = PeerProcess.of(self._transport.get_extra_info("socket"), self.peer, hello.pid)
-            _log.info("rank connected", extra={"run": welcome.run, "rank": hello.rank, "pid": self.peer.pid})
+            _log.info("rank connected", extra={"run": welcome.run, "rank": hello.rank, **self.peer._asdict()})
         self.greeted = True
         self._table.frames += 1
         known: dict[str, object] = {} if welcome.ended is None else {"ended": welcome.ended}
@@ -369,8 +369,7 @@ class RankConnection(asyncio.BufferedProtocol):
             self._table.exited(rank, status, decides=decides)
             if rank.end_note:
                 what = "rank failed" if rank.outcome == "failed" else "process ended badly"
-                where = {"run": rank.hello.run, "rank": rank.hello.rank}
-                _log.info(f"{what} after it said that it finished", extra={**where, "end": rank.end_note})
+                _log.info(f"{what} after it said that it finished", extra={**self._who(rank), "end": rank.end_note})
 
         self._process = None
         self._ends.watch(process, exited)
