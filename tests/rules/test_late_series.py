@@ -35,7 +35,7 @@ title: {name}
 story: {name}
 seed: 1
 lasts: {one.lasts}
-fleet: {{run: r, nodes: 2, gpus_per_node: 2}}
+fleet: {{run: r, nodes: {one.nodes}, gpus_per_node: 2}}
 checkpoint: {{every: {one.saves_every}, takes: 60}}
 faults: [{one.fault}]
 """
@@ -43,13 +43,16 @@ faults: [{one.fault}]
 
 @dataclass(frozen=True)
 class Story:
-    """What happens at second 100 to rank 3 of four, and which alert pages it by when."""
+    """What happens at second 100 to rank 3 or to its node, and which alert pages it by when."""
 
     lasts: int
     fault: str = ""
     page: str = ""
     within: int = 0
+    rank: str = "3"
+    nodes: int = 2
     saves_every: int = 3600
+    inhibits: str = ""
 
 
 STORIES = {
@@ -60,6 +63,9 @@ STORIES = {
     "a rank is frozen": Story(180, "{fault: freeze, at: 100, rank: 3}", "RankFrozen", 25),
     "a rank leaves out a collective": Story(190, "{fault: skip_collective, at: 100, rank: 3}", "RunHung", 36),
     "a rank is stuck": Story(190, "{fault: stuck, at: 100, rank: 3, phase: data}", "RunHung", 36),
+    "a node is lost": Story(
+        190, "{fault: node_down, at: 100, node: node-1}", "NodeDown", 30, "", 4, inhibits="RunHung"
+    ),
     "a GPU throttles": Story(
         250, "{fault: throttle, at: 100, ranks: [3], to: 0.7, cause: thermal}", "StragglerRank", 90
     ),
@@ -116,15 +122,16 @@ def late_rules(tmp_path_factory: pytest.TempPathFactory) -> ShippedRules:
     "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.slow) for name in STORIES]
 )
 def test_what_is_paged_where_series_are_late(name: str, late_rules: ShippedRules, tmp_path: Path) -> None:
-    """Rank 3 is paged where it is at fault, and nothing else is, with a name or without."""
+    """Rank 3 or its node is paged where it is at fault, and nothing else is, with a name or without."""
     story = STORIES[name]
     path = tmp_path / "story.yaml"
     path.write_text(STORY.format(name=name, one=story), encoding="utf-8")
     recording = LateRecording(record(load(path), late_rules.words))
     fired = {
-        (one.labels["alertname"], one.labels.get("rank", "")): one.start
+        (one.labels["alertname"], one.labels.get("rank", ""), one.labels["severity"]): one.start
         for one in evaluate(recording, late_rules, EVALUATION_SECONDS)
-        if one.labels.get("severity") == "critical"
+        if one.labels["severity"] == "critical" or one.labels["alertname"] == story.page
+        if one.labels["alertname"] != story.inhibits
     }
-    assert fired.keys() == ({(story.page, "3")} if story.page else set()), fired
+    assert fired.keys() == ({(story.page, story.rank, "critical")} if story.page else set()), fired
     assert all(100 < start <= 100 + story.within + LATER_SECONDS for start in fired.values()), fired
