@@ -126,7 +126,7 @@ def rank_table(**more: object) -> Json:
         f"max by (rank, phase) ({own(of_ranks(c.RANK_PHASE))})",
         f"max by (rank) ({own(of_ranks(c.TRAIN_STEP))})",
         f"max by (rank) ({LAG})",
-        BEHIND,
+        f"({BEHIND}) > 0",
         verdicts(),
     )
     columns = {"rank": "Rank", "verdict": "Verdict", "instance": "Node", "gpu": "GPU", "state": "State"}

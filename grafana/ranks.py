@@ -88,7 +88,7 @@ def parts_table(**more: object) -> Json:
         "for other ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its "
         "phase stands at the end.",
         one_by_one(asked, "rank", chosen),
-        "No step is being made.",
+        "No steps are completing.",
         columns,
         join="rank",
         overrides=[

@@ -63,6 +63,7 @@ COMMANDS: Mapping[str, Command] = {
     "bundle": Command(
         "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"
     ),
+    "size": Command("tachograph.size.command:main", "say what Prometheus and the nodes need for a fleet"),
     "doctor": Command(
         "tachograph.doctor.command:main", "say what is wrong with an installation, and what to do about it"
     ),

@@ -20,7 +20,6 @@ RECEIVERS = ("webhook", "slack", "pagerduty", "email", "opsgenie", "teams", "tel
 WOKEN = (
     "receivers: tickets and runs of the tier dev go to {}, as nothing else was chosen: add --receiver email or slack"
 )
-SCRAPE_SECONDS, LONGEST_SCRAPE_SECONDS = 5, 30
 PARAMETERS = {
     "node_job": ("REGEX", "the name of node_exporter's scrape job"),
     "runbook_url": ("URL", "the folder with <Alert>.md, to which alerts link"),
@@ -193,15 +192,9 @@ def _scrape_seconds(text: str | None) -> int:
     from tachograph.bundle import rules
 
     try:
-        seconds = duration.parse(text)
+        return duration.scrape_interval(text)
     except ValueError as error:
         raise rules.RuleSourceError(f"--scrape-interval: {error}") from error
-    if not (seconds.is_integer() and SCRAPE_SECONDS <= seconds <= LONGEST_SCRAPE_SECONDS):
-        raise rules.RuleSourceError(
-            f"--scrape-interval: {text!r} is not a number of whole seconds from 5s to 30s; "
-            "many rules look back one minute, which must hold two scrapes"
-        )
-    return int(seconds)
 
 
 Written = tuple[Mapping[str, str], Sequence[str]]
