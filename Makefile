@@ -140,8 +140,8 @@ test-frameworks: binaries $(FRAMEWORKS_READY) $(VISION_READY) ## trainings by ot
 healthy-frameworks: binaries $(FRAMEWORKS_READY) $(VISION_READY) ## 30 healthy trainings by them, to the end and 3 minutes past it: nobody is called (half an hour)
 	.venv-frameworks/bin/pytest -n 0 -m frameworks tests/frameworks/test_healthy.py
 
-# A hang, a straggler, a NaN, a death, a collective left out, a stuck save, an evaluator, a healthy hour.
-VICTORIA := 2 4 9 10 12 27 28 19
+# A hang, a straggler, a NaN, a death, a collective left out, a dead node, a stuck save, an evaluator, a healthy hour.
+VICTORIA := 2 4 9 10 12 20c 27 28 19
 
 replay: binaries         ## one incident in virtual time: make replay STORY=9
 	$(BIN)/tachograph-lab replay $(STORY)
