@@ -35,7 +35,7 @@ def _parser() -> CommandParser:
         statuses={
             0: "written; with --check: nothing is missing; with --diff: nothing would change",
             1: "not written; with --check: something is missing; with --diff: this would change",
-            2: "wrong arguments, or no configuration of Alertmanager",
+            2: "wrong arguments, or not an Alertmanager configuration",
         },
     )
     action = parser.add_mutually_exclusive_group(required=True)
@@ -44,7 +44,7 @@ def _parser() -> CommandParser:
         "--check",
         type=Path,
         metavar="ALERTMANAGER.yml",
-        help="say what a configuration of Alertmanager lacks, and which alerts would not arrive with it",
+        help="say what an Alertmanager configuration lacks, and which alerts would not arrive with it",
     )
     parser.add_argument(
         "--format",

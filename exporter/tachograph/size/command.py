@@ -29,11 +29,11 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         prog="tachograph size",
         description="Say what Prometheus and the nodes need for a fleet: series, disk, memory, processors.",
-        epilog="Scaled from measured rows; give a machine twice the memory and processors, for queries and restarts.",
+        epilog="Scaled from measurements; give a machine twice the memory and processors, for queries and restarts.",
         statuses=STATUSES,
     )
     parser.add_argument("--nodes", type=_whole(MOST_NODES), required=True, metavar="N", help="how many nodes")
-    parser.add_argument("--gpus", type=_whole(MOST_GPUS), default=8, metavar="N", help="GPUs of a node (%(default)s)")
+    parser.add_argument("--gpus", type=_whole(MOST_GPUS), default=8, metavar="N", help="GPUs per node (%(default)s)")
     parser.add_argument(
         "--scrape", type=_interval, default=5, metavar="TIME", help="scrape interval, 5s to 30s (default: 5s)"
     )
