@@ -16,7 +16,7 @@ KUBERNETES_READY := $(VENV)/.kubernetes-ready
 DEB_READY := .venv-deb/.ready
 NODE_READY := .venv-node/.ready
 
-.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl test test-unit test-all python programs replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -100,6 +100,9 @@ binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generat
 	-$(BIN)/python -m tools.binaries sid
 	-$(BIN)/python -m tools.helm
 
+victoria: binaries       ## VictoriaMetrics with vmagent and vmalert, into .tools/: 230 MB
+	-$(BIN)/python -m tools.binaries victoria
+
 check: $(CHECK_READY)  ## formatting, lint, types, floors, words: in a small environment of its own, without PyTorch
 	$(CHECK_BIN)/ruff format --check .
 	$(CHECK_BIN)/ruff check --quiet .
@@ -119,7 +122,7 @@ UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/
 test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
 	$(PYTEST)
 
-test-all: check binaries $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
+test-all: check victoria $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
 	$(PYTEST) -m 'not hardware and not frameworks'
 
 test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs
@@ -140,14 +143,20 @@ test-frameworks: binaries $(FRAMEWORKS_READY) $(VISION_READY) ## trainings by ot
 healthy-frameworks: binaries $(FRAMEWORKS_READY) $(VISION_READY) ## 30 healthy trainings by them, to the end and 3 minutes past it: nobody is called (half an hour)
 	.venv-frameworks/bin/pytest -n 0 -m frameworks tests/frameworks/test_healthy.py
 
+# A hang, a straggler, a NaN, a death, a collective left out, a dead node, a stuck save, an evaluator, a healthy hour.
+VICTORIA := 2 4 9 10 12 20c 27 28 19
+
 replay: binaries         ## one incident in virtual time: make replay STORY=9
 	$(BIN)/tachograph-lab replay $(STORY)
 
 incidents: binaries      ## the incidents in virtual time: each must bring its pages and no other
 	$(BIN)/tachograph-lab replay --all --jobs 2
 
-incidents-live: binaries ## those that real time can show, against the real Prometheus and Alertmanager: two hours and a half
+incidents-live: binaries ## those that real time can show, against the real Prometheus and Alertmanager: three hours
 	$(BIN)/tachograph-lab replay --all --live
+
+incidents-victoria: victoria ## some of them, with VictoriaMetrics in Prometheus' place: an hour and a half
+	$(BIN)/tachograph-lab replay --live --store victoria --jobs 4 $(VICTORIA)
 
 healthy-days: binaries   ## 24 hours of healthy fleets of 2, 8 and 64 ranks, five seeds each, in virtual time: nothing is sent
 	$(BIN)/tachograph-lab healthy --jobs 2

@@ -203,7 +203,7 @@ def use() -> list[Json]:
 
 def culprits(**more: object) -> Json:
     """Return the nodes that were blamed for the most incidents."""
-    most = f"sum by (instance) (1 + changes({of_cluster('node:blamed_timestamp_seconds:min')}[30d]))"
+    most = f"sum by (instance) (1 + resets((-{of_cluster('node:blamed_timestamp_seconds:min')})[30d:5m]))"
     return table(
         "Nodes blamed most often, 30 days",
         "Incidents of the last 30 days for which a node, or one of its GPUs or links, was to blame; the ten nodes with "

@@ -13,16 +13,25 @@ from pathlib import Path
 from tachograph.prometheus_api import OLDEST
 from tachograph_lab.checkout import CheckoutError, tools
 
-PROGRAMS: Mapping[str, tuple[str, ...]] = {
+Programs = Mapping[str, tuple[str, ...]]
+"""Program -> the names of its file in Debian and upstream."""
+
+PROGRAMS: Programs = {
     "prometheus": ("prometheus",),
     "promtool": ("promtool",),
     "alertmanager": ("prometheus-alertmanager", "alertmanager"),
     "amtool": ("amtool",),
     "node_exporter": ("prometheus-node-exporter", "node_exporter"),
 }
-"""Program -> the names of its file in Debian and upstream."""
+VICTORIA_PROGRAMS: Programs = {
+    "store": ("victoria-metrics", "victoria-metrics-prod"),
+    "vmagent": ("vmagent", "vmagent-prod"),
+    "vmalert": ("vmalert", "vmalert-prod"),
+}
 
 SYSTEM = "system"
+VICTORIA = "victoria"
+"""The folder with VictoriaMetrics beside those of releases."""
 
 
 class BinariesUnavailable(Exception):  # noqa: N818  (a state of the machine, not a fault)
@@ -43,6 +52,19 @@ def find(suite: str = SYSTEM) -> dict[str, Path]:
         return recent(_unpacked_of(own_release()))
     except CheckoutError as error:
         raise BinariesUnavailable(str(error)) from error
+
+
+def find_victoria() -> dict[str, Path]:
+    """Return the path of every program in VICTORIA_PROGRAMS, on the PATH or unpacked; raises BinariesUnavailable."""
+    if len(found := on_path(VICTORIA_PROGRAMS)) == len(VICTORIA_PROGRAMS):
+        return found
+    try:
+        found = unpacked(folder_of(VICTORIA), VICTORIA_PROGRAMS)
+    except CheckoutError as error:
+        raise BinariesUnavailable(str(error)) from error
+    if not found:
+        raise BinariesUnavailable("VictoriaMetrics is not there: run `make victoria` first")
+    return found
 
 
 def own_release() -> str:
@@ -72,10 +94,10 @@ def _unpacked_of(suite: str) -> dict[str, Path]:
     return found
 
 
-def on_path() -> dict[str, Path]:
+def on_path(programs: Programs = PROGRAMS) -> dict[str, Path]:
     """Return the programs that are on the PATH."""
     found: dict[str, Path] = {}
-    for program, names in PROGRAMS.items():
+    for program, names in programs.items():
         if path := next(filter(None, map(shutil.which, names)), None):
             found[program] = Path(path)
     return found
@@ -87,14 +109,14 @@ def advice() -> str:
     return f"; or put {', '.join(missing)} on the PATH (https://prometheus.io/download/)" if missing else ""
 
 
-def unpacked(folder: Path) -> dict[str, Path]:
+def unpacked(folder: Path, programs: Programs = PROGRAMS) -> dict[str, Path]:
     """Return the programs unpacked in a folder; none unless all are there."""
     found: dict[str, Path] = {}
-    for program, names in PROGRAMS.items():
+    for program, names in programs.items():
         paths = (folder / "usr" / "bin" / name for name in names)
         if path := next((path for path in paths if os.access(path, os.X_OK)), None):
             found[program] = path
-    return found if len(found) == len(PROGRAMS) else {}
+    return found if len(found) == len(programs) else {}
 
 
 def version(program: Path) -> tuple[int, ...]:

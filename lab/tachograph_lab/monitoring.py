@@ -45,6 +45,10 @@ class Monitoring:
 
     parts: Sequence[str] = ("alertmanager", "prometheus")
     """The programs to start, in this order; each has a port in `ports`."""
+    store: str = "prometheus"
+    """The program that has the samples and answers queries."""
+    ruler: str = "prometheus"
+    """The program that evaluates the rules; the job `prometheus` scrapes it."""
 
     def __init__(
         self, folder: Path, pager_url: str, *, suite: str = binaries.SYSTEM, keep: bool = False,
@@ -59,7 +63,7 @@ class Monitoring:
         self._suite = suite
 
     def __enter__(self: M) -> M:
-        programs = binaries.find(self._suite)
+        programs = self._programs()
         self._versions = {part: binaries.version(programs[part]) for part in self.ports if part in programs}
         with ExitStack() as starting:
             self.scratch = self._scratch(starting)
@@ -88,7 +92,7 @@ class Monitoring:
     def query(self, expression: str) -> list[TimeSeries]:
         """Return the result of an instant query of Prometheus; raise ProcessError."""
         try:
-            return Prometheus(self.url("prometheus")).instant(expression)
+            return Prometheus(self.url(self.store)).instant(expression)
         except PrometheusError as error:
             raise ProcessError(str(error)) from error
 
@@ -116,7 +120,11 @@ class Monitoring:
 
     def start_again(self) -> None:
         """Start what has been stopped, with its data."""
-        self._start(binaries.find(self._suite))
+        self._start(self._programs())
+
+    def _programs(self) -> dict[str, Path]:
+        """Return the path of every program; raises BinariesUnavailable."""
+        return binaries.find(self._suite)
 
     def _scratch(self, starting: ExitStack) -> Path:
         """Make the folder for sockets and the children's temporary files; it is removed after they have ended."""
@@ -131,6 +139,10 @@ class Monitoring:
 
     def _start_nodes(self) -> None:
         """Start the nodes to scrape, if this class has any."""
+
+    def _address_flag(self, part: str) -> str:
+        """Return the flag that takes a program's address."""
+        return "--web.listen-address"
 
     def _arguments(self, part: str) -> list[str]:
         """Return a program's command line, without its address."""
@@ -160,8 +172,8 @@ class Monitoring:
         configuration = self.folder / "prometheus/prometheus.yml"
         text = configuration.read_text(encoding="utf-8")
         configuration.write_text(with_intervals(text, self._intervals), encoding="utf-8")
-        for part in ("prometheus", "alertmanager"):
-            self.aim(part, {self.node: self.address(part)})
+        self.aim("prometheus", {self.node: self.address(self.ruler)})
+        self.aim("alertmanager", {self.node: self.address("alertmanager")})
         alertmanager = self.folder / "alertmanager/alertmanager.yml"
         text = alertmanager.read_text(encoding="utf-8")
         alertmanager.write_text(text.replace(SHIPPED_PAGER, self._pager_url), encoding="utf-8")
@@ -172,8 +184,8 @@ class Monitoring:
     def _start(self, programs: Mapping[str, Path]) -> None:
         started = {child.name for child in self.children.running}
         for part in [part for part in self.parts if part not in started]:
-            address = f"--web.listen-address={self.address(part)}"
-            self.children.start(part, [programs[part], address, *self._arguments(part)])
+            listening = f"{self._address_flag(part)}={self.address(part)}"
+            self.children.start(part, [programs[part], listening, *self._arguments(part)])
         for child in [child for child in self.children.running if child.name in self.ports]:
             path = "/metrics" if child.name == "node_exporter" else "/-/ready"
             child.wait_until(partial(answers, self.url(child.name) + path), START_SECONDS)

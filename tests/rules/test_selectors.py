@@ -117,3 +117,8 @@ def test_no_rule_takes_an_increase_that_begins_above_zero(own_rules: Rules) -> N
     for rule in own_rules:
         asked = {selector.name for selector in selectors(p.parse(rule["expr"]))}
         assert not asked & rare, rule.get("record") or rule["alert"]
+
+
+def test_no_rule_counts_changes(own_rules: Rules) -> None:
+    """VictoriaMetrics counts the sample with which a series begins as a change, and Prometheus does not."""
+    assert not [rule for rule in own_rules if re.search(r"\bchanges\(", rule["expr"])]

@@ -56,8 +56,8 @@ def program(path: Path, says: str = "prometheus, version 2.45.3 (branch: x)") ->
     path.chmod(0o755)
 
 
-def unpacked(folder: Path) -> None:
-    for names in binaries.PROGRAMS.values():
+def unpacked(folder: Path, programs: binaries.Programs = binaries.PROGRAMS) -> None:
+    for names in programs.values():
         program(folder / "usr/bin" / names[0])
 
 
@@ -156,6 +156,28 @@ def test_the_lab_fetches_nothing(tools: Path) -> None:
     assert not tools.exists()
     unpacked(tools / "bookworm")
     assert binaries.find("bookworm")["amtool"] == tools / "bookworm/usr/bin/amtool"
+
+
+def test_victoria_metrics_has_a_folder_of_its_own(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is fetched once, from the release that has a recent one; without it, one line says what to do."""
+    fetched = []
+
+    def fetch(source: str, packages: object, folder: Path, optional: object) -> None:
+        fetched.append((source, packages, optional))
+        unpacked(folder, binaries.VICTORIA_PROGRAMS)
+
+    monkeypatch.setattr(apt, "release", lambda: apt.Release("debian", "bookworm"))
+    monkeypatch.setattr(apt, "archive", lambda suite, *_: suite)
+    monkeypatch.setattr(apt, "unpack", fetch)
+    with pytest.raises(binaries.BinariesUnavailable, match="run `make victoria` first"):
+        binaries.find_victoria()
+    assert ensure("victoria") == ensure("victoria") == binaries.find_victoria()
+    assert fetched == [("sid", ("victoria-metrics",), ())]
+    assert binaries.find_victoria()["store"] == tools / "victoria/usr/bin/victoria-metrics"
+    for names in binaries.VICTORIA_PROGRAMS.values():
+        program(tools.parent / "bin" / names[-1])
+    assert ensure("victoria") == binaries.find_victoria()
+    assert binaries.find_victoria()["store"] == tools.parent / "bin/victoria-metrics-prod"
 
 
 @pytest.mark.usefixtures("tools")

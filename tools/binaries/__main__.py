@@ -1,4 +1,4 @@
-"""`python -m tools.binaries [suite ...]`: fetch the programs of each suite and print their paths and versions."""
+"""`python -m tools.binaries [suite|victoria ...]`: fetch the programs of each and print their paths and versions."""
 
 from __future__ import annotations
 

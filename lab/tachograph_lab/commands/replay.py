@@ -28,6 +28,7 @@ from tachograph_lab.scenario import INCIDENTS, Scenario, ScenarioError, load
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS, SCRAPE_SECONDS
 
 WIDTH = 110
+PROMETHEUS = "prometheus"
 _NUMBER = re.compile(r"0*(\d+)([a-z]?)")
 STYLES = {"ok": "bold green", "FAIL": "bold red", "MISSING": "red", "WRONG": "red", "EXTRA": "red", "error": "red"}
 """The style of a line by its first word."""
@@ -129,18 +130,19 @@ def _play(scenarios: Sequence[Scenario], options: argparse.Namespace, console: C
     if options.jobs == 1 or len(scenarios) == 1:
         for scenario in scenarios:
             _introduce(console, scenario)
-            yield play_live(scenario, options.suite)
+            yield play_live(scenario, options.suite, options.store)
         return
     with workers(options.jobs) as pool:
-        for future in [pool.submit(play_live, scenario, options.suite) for scenario in scenarios]:
+        for future in [pool.submit(play_live, scenario, options.suite, options.store) for scenario in scenarios]:
             outcome = future.result()
             _introduce(console, outcome.scenario)
             yield outcome
 
 
-def play_live(scenario: Scenario, suite: str) -> Outcome:
+def play_live(scenario: Scenario, suite: str, store: str = PROMETHEUS) -> Outcome:
     """Replay one scenario in real time, printing each page as it is received."""
-    from tachograph_lab.live.watched_fleet import replay_live
+    from tachograph_lab.live.victoria import VictoriaFleet
+    from tachograph_lab.live.watched_fleet import WatchedFleet, replay_live
 
     began = time.monotonic()
     name = scenario.path.name.partition("-")[0] if scenario.path else scenario.title
@@ -149,7 +151,8 @@ def play_live(scenario: Scenario, suite: str) -> Outcome:
         minutes, seconds = divmod(int(time.monotonic() - began), 60)
         print(printable(f"  {name} {minutes:3d}:{seconds:02d}  {line}"), flush=True)
 
-    verdict = replay_live(scenario, suite, note)
+    watch = VictoriaFleet if store == binaries.VICTORIA else WatchedFleet
+    verdict = replay_live(scenario, suite, note, watch)
     return Outcome(scenario, verdict, time.monotonic() - began)
 
 
@@ -214,9 +217,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--live", action="store_true", help="in real time, with real exporters, Prometheus and Alertmanager"
     )
+    parser.add_argument(
+        "--store", choices=(PROMETHEUS, binaries.VICTORIA), default=PROMETHEUS,
+        help="with --live, what scrapes, stores and evaluates: prometheus, or VictoriaMetrics with its vmagent and "
+        "vmalert (prometheus)",
+    )  # fmt: skip
     parser.add_intervals()
     parser.add_jobs()
     options = parser.parse_args(arguments)
+    if options.store != PROMETHEUS and not options.live:
+        parser.error("--store needs --live")
     options.at = parser.intervals(options)
     if bool(options.scenarios) == options.all:
         parser.error("give scenario files, incident numbers, or --all")

@@ -27,16 +27,21 @@ Note = Callable[[str], None]
 """Called with a line for each event while the replay runs."""
 
 
-def replay_live(scenario: Scenario, suite: str = binaries.SYSTEM, note: Note | None = None) -> ReplayVerdict:
+def replay_live(
+    scenario: Scenario,
+    suite: str = binaries.SYSTEM,
+    note: Note | None = None,
+    watch: Callable[..., WatchedFleet] | None = None,
+) -> ReplayVerdict:
     """Play a scenario to its end and return the verdict on what was received; takes as long as the scenario lasts.
 
-    Raises BinariesUnavailable and ProcessError.
+    `watch` makes the fleet, by default one that Prometheus watches. Raises BinariesUnavailable and ProcessError.
     """
     say: Note = note or (lambda line: None)
     with (
         tempfile.TemporaryDirectory(prefix="tachograph-") as folder,
         Pager(record=lambda page: say(f"{page.receiver} {page.status}: {page.alert} {_labels(page)}")) as pager,
-        WatchedFleet(scenario, Path(folder), pager.url, suite=suite) as watched,
+        (watch or WatchedFleet)(scenario, Path(folder), pager.url, suite=suite) as watched,
     ):
         epoch, nodes = watched.announcement.epoch, len(watched.announcement.nodes)
         say(f"{watched.description()}, {nodes} exporters; second 0 in {epoch - time.time():.0f} s")
@@ -47,11 +52,17 @@ def replay_live(scenario: Scenario, suite: str = binaries.SYSTEM, note: Note | N
         received = [_received(page, epoch) for page in pager.pages()]
         say(_cost(watched))
         last = read_announcement(watched.scratch) or watched.announcement
-    return judge(scenario, received, last.errors)
+    expect = tuple(replace(one, within=one.within + watched.later_seconds) for one in scenario.expect)
+    return judge(replace(scenario, expect=expect), received, last.errors)
 
 
 class WatchedFleet(Monitoring):
     """A scenario's fleet with Prometheus and Alertmanager watching it; `announcement` has the nodes' addresses."""
+
+    missed = "prometheus_rule_group_iterations_missed_total"
+    """The counter of evaluations that the ruler left out."""
+    later_seconds = 0.0
+    """How much later than a scenario asks for a page may come."""
 
     def __init__(self, scenario: Scenario, folder: Path, pager_url: str, *, suite: str = binaries.SYSTEM) -> None:
         intervals = {"scrape": scenario.scrape, "evaluation": scenario.evaluation or EVALUATION_SECONDS}
@@ -83,9 +94,9 @@ class WatchedFleet(Monitoring):
         self.aim("tachograph", exporters)
         for fault in self._of_prometheus():
             if isinstance(fault, PrometheusRestart) and fault.at == second:
-                self.start_anew("prometheus")
+                self.start_anew(self.store)
             elif isinstance(fault, PrometheusAway) and fault.at == second:
-                self.children.end("prometheus")
+                self.children.end(self.store)
             elif isinstance(fault, PrometheusAway) and fault.until == second:
                 self.start_again()
 
@@ -135,5 +146,5 @@ def _cost(watched: WatchedFleet) -> str:
     """Return the share of a core each process has used since second 0, and the rule evaluations that were missed."""
     seconds = time.time() - watched.announcement.epoch
     shares = ", ".join(f"{child.name} {child.cpu_seconds() / seconds:.2f}" for child in watched.children.running)
-    missed = watched.query("sum(prometheus_rule_group_iterations_missed_total)")
+    missed = watched.query(f"sum({watched.missed})")
     return f"cores used: {shares}; rule evaluations missed: {missed[0].value if missed else 0:.0f}"

@@ -25,7 +25,7 @@ def test_numbers() -> None:
         ),
         (cost, blackbox),
         (f"({analyst.MEMORY_BYTES >> 30} GiB, less in a container", blackbox),
-        (f"kept for {analyses.KEPT_SECONDS:.0f} s, for a minute while nothing changes", blackbox),
+        (f"kept for {analyses.KEPT_SECONDS:.0f} s, or for a minute while nothing changes", blackbox),
         (f"(`--wait {command.WAIT_SECONDS:.0f}s`)", blackbox),
         (f"at most once in {CAPTURE_SECONDS:.0f} s, however many people ask", blackbox),
         (f"by default `{DEFAULT_RAS}`", blackbox),
