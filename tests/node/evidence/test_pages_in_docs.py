@@ -29,7 +29,7 @@ def test_numbers() -> None:
         (f"(`--wait {command.WAIT_SECONDS:.0f}s`)", blackbox),
         (f"at most once in {CAPTURE_SECONDS:.0f} s, however many people ask", blackbox),
         (f"by default `{DEFAULT_RAS}`", blackbox),
-        (f"for {nccl_ras.SECONDS:.0f} s and {served.LARGEST_RAS >> 20} MiB at most", blackbox),
+        (f"for at most {nccl_ras.SECONDS:.0f} s and {served.LARGEST_RAS >> 20} MiB", blackbox),
         (f"{cost}, {analyst.MEMORY_BYTES >> 30} GiB; kept for {analyses.KEPT_SECONDS:.0f} s", web),
         (f"kept for {analyses.KEPT_SECONDS:.0f} s, {analyses.SAME_SECONDS:.0f} s while nothing changes", web),
         (
