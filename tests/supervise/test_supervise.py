@@ -272,7 +272,7 @@ def test_evidence_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(evidence, "SECONDS", 0.1)
     monkeypatch.setattr(evidence, "own_process", lambda *_: ["sleep", "60"])
     monkeypatch.setattr(evidence.subprocess, "Popen", InKernel)
-    assert "has what there was" in evidence.keep("http://localhost:1", run(), tmp_path / "evidence", [])
+    assert "has what there was" in evidence.keep({"": "http://localhost:1"}, run(), tmp_path / "evidence", [])
     assert InKernel.made[-1].wait(30.0) == -signal.SIGKILL
 
 
@@ -295,7 +295,7 @@ def test_the_lock_is_held_while_something_cannot_be_killed(monkeypatch: pytest.M
     os.close(alone)
     heard, report = os.pipe()
     lock = os.open(os.devnull, os.O_RDONLY)
-    given = json.dumps({"control": control, "report": report, "lock": lock, "grace": 1.0})
+    given = json.dumps({"control": control, "report": report, "lock": lock, "grace": 1.0, "job": ""})
     monkeypatch.setattr(sys, "argv", ["warden", given, "sleep", "60"])
     warden.main()
     assert len(asked) == 3

@@ -7,8 +7,9 @@ delays nothing further.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tachograph.own_process import own_process
@@ -21,17 +22,21 @@ MOST_KEPT = 20
 INDEX = "README.txt"
 
 
-def keep(address: str, run: RunSeen, into: Path, logs: Sequence[Path]) -> str:
-    """Keep the evidence in a new folder, within 20 s; return in words what came of it."""
+def keep(addresses: Mapping[str, str], run: RunSeen, into: Path, logs: Sequence[Path]) -> str:
+    """Keep the evidence of each node's exporter in a new folder, within 20 s; return in words what came of it.
+
+    Stacks are of this node's ranks.
+    """
     try:
         if into.parent.is_dir() and sum(1 for _ in into.parent.iterdir()) >= MOST_KEPT:
             return f"not kept: {into.parent} already has {MOST_KEPT} folders of evidence; move some away"
         into.mkdir(mode=0o700, parents=True)
     except OSError as error:
         return f"not kept: {into}: {error.strerror or error}"
+    here = ("", os.environ.get("SLURMD_NODENAME"))
     asked = {
-        "address": address, "run": run.name, "into": str(into), "logs": [str(path) for path in logs],
-        "pids": {rank.rank: rank.pid for rank in run.ranks if rank.pid.isdecimal()},
+        "addresses": dict(addresses), "run": run.name, "into": str(into), "logs": [str(path) for path in logs],
+        "pids": {rank.rank: rank.pid for rank in run.ranks if rank.pid.isdecimal() and rank.node in here},
     }  # fmt: skip
     try:
         process = subprocess.Popen(

@@ -40,17 +40,26 @@ def main() -> None:
 
 def _parts(asked: dict[str, Any], into: Path, folder: PrivateFolder) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield the parts by name, what is gone soonest first."""
-    address, run = asked["address"], asked["run"]
-    yield "node.json", lambda: _node(address, folder)
+    nodes, run = asked["addresses"], asked["run"]
+    addresses = list(nodes.values())
+    yield "node.json", lambda: _node(nodes, folder)
     yield "stacks", lambda: _stacks(asked["pids"], folder)
-    yield "boxes", lambda: _boxes(address, run, into / "boxes")
+    yield "boxes", lambda: _boxes(addresses, run, into / "boxes")
     yield "logs", lambda: _logs([Path(path) for path in asked["logs"]], folder)
-    yield "triage.txt", lambda: _triage(address, run, folder)
+    yield "triage.txt", lambda: _triage(addresses, run, folder)
 
 
-def _node(address: str, folder: PrivateFolder) -> str:
-    folder.write("node.json", exporters.body(address, PATH, MOST_BYTES))
-    return "what the exporter concludes about this node"
+def _node(nodes: dict[str, str], folder: PrivateFolder) -> str:
+    """Write what each node's exporter concludes about it."""
+    answers = exporters.side_by_side(list(nodes.values()), lambda address: exporters.body(address, PATH, MOST_BYTES))
+    failed = []
+    for node, address in nodes.items():
+        answer = answers[address]
+        if isinstance(answer, exporters.ExporterError):
+            failed.append(f"{node or 'this node'}: {answer}")
+        else:
+            folder.write(f"node-{node}.json" if node else "node.json", answer)
+    return "; ".join(["what the exporters conclude about their nodes", *failed])
 
 
 def _stacks(pids: dict[str, str], folder: PrivateFolder) -> str:
@@ -76,10 +85,10 @@ def _stacks(pids: dict[str, str], folder: PrivateFolder) -> str:
     return f"of {came} of {len(pids)} ranks"
 
 
-def _boxes(address: str, run: str, into: Path) -> str:
+def _boxes(addresses: Sequence[str], run: str, into: Path) -> str:
     """Have the ranks that still speak send a box, then fetch the newest of each."""
-    capture.capture([address], run, CAPTURE_SECONDS, ras=False)
-    found = collect.collect([address], run, into)
+    capture.capture(addresses, run, CAPTURE_SECONDS, ras=False)
+    found = collect.collect(addresses, run, into)
     return f"of {len(found.boxes)} ranks; tachograph blackbox analyze {into} says who holds the run up"
 
 
@@ -96,9 +105,9 @@ def _logs(paths: Sequence[Path], folder: PrivateFolder) -> str:
     return f"the ends of {len(newest)} of {len(files)} files"
 
 
-def _triage(address: str, run: str, folder: PrivateFolder) -> str:
-    """Write what `tachograph triage` says from this exporter alone."""
-    found = elsewhere.of_exporters(run, [address])
+def _triage(addresses: Sequence[str], run: str, folder: PrivateFolder) -> str:
+    """Write what `tachograph triage` says from these exporters alone."""
+    found = elsewhere.of_exporters(run, addresses)
     said = triage_text.lines(found, (), 100)
     folder.write("triage.txt", "".join(f"{line}\n" for line in said).encode())
     return "the same in words"

@@ -36,8 +36,8 @@ LAST_SECOND = 2.5e11
 Entry = Mapping[str, Any]
 
 # Kinds of entries.
-SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT = (
-    "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault",
+SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, QUEUED = (
+    "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "queued",
 )  # fmt: skip
 
 
@@ -63,13 +63,16 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "resume_step": _STEP, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT, "guard": _TEXT,
     "ranks": _are(int), "step": _STEP, "text": _TEXT, "checkpoints": _are(int), "trigger": _TEXT, "action": _TEXT,
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
+    "nodes": _are(str), "left_out": _are(str),
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
+_OF_NODES = ("nodes", "left_out")
+"""What entries of a run on several nodes have beside that."""
 _NEEDED: Mapping[str, Sequence[str]] = {
     SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
     BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),
     DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", "checkpoints", *_OF_RESTART),
-    ENDED: ("how", "step", "checkpoints", "why"),
+    ENDED: ("how", "step", "checkpoints", "why"), QUEUED: ("why", "left_out"),
 }  # fmt: skip
 """Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 
@@ -189,5 +192,5 @@ def _is_entry(said: Mapping[str, Any]) -> bool:
         said["v"] == VERSION
         and isinstance(said["time"], (int, float))
         and 0 <= said["time"] < LAST_SECOND
-        and all(_FACTS[name](said[name]) for name in needed)
+        and all(_FACTS[name](said[name]) for name in (*needed, *(name for name in _OF_NODES if name in said)))
     )

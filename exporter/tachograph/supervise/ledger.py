@@ -84,4 +84,5 @@ def restart_facts(finding: RunFinding, decision: Decision) -> dict[str, object]:
     return {
         "trigger": finding.trigger, "action": decision.action, "cost": decision.cost,
         "signature": list(finding.signature), "line": finding.line, "resume_step": decision.step,
+        **({"nodes": list(finding.nodes)} if finding.nodes else {}),
     }  # fmt: skip

@@ -12,7 +12,8 @@ from typing import Any
 
 from tachograph.supervise.findings import RunFinding
 from tachograph.supervise.journal import ATTEMPT, DECISION, ENDED, INTENT, OUTCOME, STARTED, Entry
-from tachograph.supervise.policy import LEAVE, RESTARTS, Budget
+from tachograph.supervise.node_memory import NodeMemory
+from tachograph.supervise.policy import EXCLUDE_NODE, LEAVE, RESTARTS, Budget
 
 FINISHED, EXTERNAL, FAILED, STOPPED, LOST = "finished", "external", "failed", "stopped", "lost"
 """How an attempt ended: well, by a person or a scheduler, by itself, by the policy, or with its supervisor."""
@@ -52,12 +53,14 @@ class RunMemory:
     checkpoints: list[int] = field(default_factory=list)
     """Steps of checkpoints that were seen, the newest last."""
 
+    nodes: NodeMemory = field(default_factory=NodeMemory)
+
     def cost(self, now: float, within: float, trigger: str = "", action: str = "") -> int:
-        """Return what restarts cost within the last seconds, of one trigger and action or of all."""
+        """Return what restarts cost within the last seconds: by one trigger and action, or all but swaps of nodes."""
         return sum(
             cost
             for at, by, what, cost in self.spent
-            if now - at < within and trigger in ("", by) and action in ("", what)
+            if now - at < within and trigger in ("", by) and (what == action if action else what != EXCLUDE_NODE)
         )
 
     def allows(self, budget: Budget, cost: int, now: float, trigger: str = "", action: str = "") -> bool:
@@ -91,6 +94,7 @@ def remember(entries: Iterable[Entry]) -> RunMemory:
 
 def take(memory: RunMemory, entry: Entry) -> None:
     """Take one more entry into account."""
+    memory.nodes.take(entry)
     kind = entry["kind"]
     if kind == ATTEMPT:
         memory.attempts += 1

@@ -9,6 +9,7 @@ from typing import Protocol
 from tachograph.process_tree import below, started_at
 from tachograph.supervise.decision import Situation
 from tachograph.supervise.findings import RankSeen, RunFinding, RunSeen, Unknown
+from tachograph.supervise.launcher import Launcher
 from tachograph.supervise.training import RunningAttempt
 
 CHECKPOINTS_KEPT = 8
@@ -39,8 +40,8 @@ class RunWatch(Protocol):
 class RunObserver:
     """Looks at one run, attempt after attempt; `seen` is what was last noted of this one, `checkpoints` are steps."""
 
-    def __init__(self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int]) -> None:
-        self._source, self._clock = source, clock
+    def __init__(self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int], launcher: Launcher) -> None:
+        self._source, self._clock, self._launcher = source, clock, launcher
         self.checkpoints = list(checkpoints)
         self.seen: RunSeen | None = None
         self._best_before: int | None = None
@@ -58,6 +59,8 @@ class RunObserver:
         seen = self._source.look(self._clock.monotonic() - self._began)
         if isinstance(seen, Unknown):
             return seen
+        if training.job:
+            return _of_job(seen, training.job)
         self._remember_processes(training, seen)
         for rank in seen.ranks:
             if rank.pid and str(self._processes.get(rank.rank, (0, ""))[0]) != rank.pid:
@@ -72,7 +75,7 @@ class RunObserver:
     def look_for_news(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return the same, unless it is what was noted last."""
         seen = self.look(training)
-        if isinstance(seen, RunSeen) and self.seen is not None and seen.time == self.seen.time:
+        if isinstance(seen, RunSeen) and self.seen is not None and not seen.follows(self.seen):
             return Unknown("the exporter gives the same answer as before: it stands still")
         return seen
 
@@ -99,6 +102,7 @@ class RunObserver:
             is_there=self._is_there,
             checkpoints=tuple(self.checkpoints),
             gained=furthest is not None and (best is None or furthest > best),
+            outlook=self._launcher.outlook,
         )
 
     def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:
@@ -115,3 +119,12 @@ class RunObserver:
     def _is_there(self, rank: RankSeen) -> bool | None:
         pid, started = self._processes.get(rank.rank, (0, ""))
         return started_at(pid) == started if started else None
+
+
+def _of_job(seen: RunSeen, job: str) -> RunSeen | Unknown:
+    """Return a run whose ranks all say that they are in this job, as what Slurm gives to its tasks tells them."""
+    for rank in seen.ranks:
+        if rank.job_id != job:
+            which = f"in job {rank.job_id}" if rank.job_id else "in no job of Slurm that its exporter knows"
+            return Unknown(f"rank {rank.rank} of run {seen.name} is {which}, and not in {job}: it may be another run's")
+    return seen

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,14 @@ from tachograph.supervise.journal import (
     INTENT,
     NAME,
     OUTCOME,
+    QUEUED,
     STARTED,
     SUPERVISOR,
     Journal,
     identity,
     owners,
 )
+from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
 from tachograph.supervise.memory import ASKED, DECIDED, EXTERNAL, FAILED, FINISHED, LOST, STOPPED, WOULD
 from tachograph.supervise.observer import Clocks, RunObserver, RunWatch
@@ -52,6 +54,8 @@ BLIND_SECONDS = 120.0
 """After so long without findings that is said: a training takes as long to make its recorder."""
 ASK_SECONDS = 1800.0
 """How long a confirmation is awaited for a training that has ended."""
+REQUEUE_SECONDS = 120.0
+"""How long the scheduler may take to end this process once the job is queued again."""
 
 STATUS_STOPPED = 3
 """The exit status for a training that the policy ended."""
@@ -60,8 +64,6 @@ ASKED_TO_END = {-number for number in SIGNALLED} | {128 + number for number in S
 """Statuses of a command that somebody asked to end."""
 CONFIRMATIONS = "confirmed"
 """The folder in which `tachograph supervise confirm` leaves a file for each decision."""
-
-Start = Callable[[Mapping[str, str]], RunningAttempt]
 
 
 @dataclass
@@ -92,7 +94,7 @@ class Supervisor:
         journal: Journal,
         source: RunWatch,
         *,
-        start: Start,
+        launcher: Launcher,
         keep: Keep,
         say: Callable[[str], None],
         signals: Signals,
@@ -100,13 +102,14 @@ class Supervisor:
         at: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._run, self._policy = run, policy
-        self._start, self._say, self._signals, self._at = start, say, signals, at
+        self._launcher, self._say, self._signals, self._at = launcher, say, signals, at
         self._clock = clock or Clocks()
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
-        self._observer = RunObserver(source, self._clock, self._memory.checkpoints)
+        self._observer = RunObserver(source, self._clock, self._memory.checkpoints, launcher)
         self._deeds = Deeds(self._ledger, keep, say, at)
         self._told: list[int] = []
+        self._withdrawn = ""
         self._pending: OpenFinding | None = None
         self._blind_since: float | None = None
         self._is_blind = False
@@ -128,6 +131,8 @@ class Supervisor:
 
     def _attempt(self) -> int | None:
         """Run one attempt; return the exit status, None where another attempt is due."""
+        if (status := self._placed()) is not None:
+            return status
         try:
             training = self._begin()
         except OSError as error:  # such as no memory, or no process, left to this user
@@ -164,8 +169,8 @@ class Supervisor:
             self._ledger.write(OUTCOME, id=entry["id"], action=action, ok=action != KEEP_EVIDENCE, text=text)
         if (decided := self._memory.decided) is not None:
             stopped |= decided["action"] == STOP
-            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step")
-            self._ledger.write(INTENT, **{name: decided[name] for name in names})
+            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step", "nodes")
+            self._ledger.write(INTENT, **{name: decided[name] for name in names if name in decided})
             text = "decided by the last supervisor, and the training ended with it"
             self._ledger.write(OUTCOME, id=decided["id"], action=decided["action"], ok=True, text=text)
         if self._memory.runs:
@@ -183,6 +188,37 @@ class Supervisor:
 
     # An attempt's beginning and end.
 
+    def _placed(self) -> int | None:
+        """Have the job queued again if the attempt cannot run in it; return the exit status then."""
+        left_out = self._left_out()
+        outlook = self._launcher.outlook(left_out, fresh=True)
+        is_due = self._memory.due is not None or bool(left_out)
+        if self._ledger.mode == SHADOW or outlook.unknown or not is_due:
+            return None
+        if outlook.withdrawn:
+            self._say(f"the next attempt of run {self._run} is not started: {outlook.withdrawn}")
+            return STATUS_STOPPED
+        if outlook.where == IN_PLACE:
+            return None
+        why = outlook.why
+        if outlook.where == QUEUED_AGAIN and self._memory.nodes.is_queued:
+            why = f"{why}, though it was queued again for that"
+        elif outlook.where == QUEUED_AGAIN and self._ledger.write(QUEUED, why=why, left_out=sorted(left_out)):
+            self._at("before requeue")
+            fault = self._launcher.queue_again(left_out)
+            self._at("after requeue")
+            if not fault:
+                self._say(f"the next attempt of run {self._run} begins once its job, queued again, has nodes, as {why}")
+                self._signalled_within(REQUEUE_SECONDS)
+                return -self._told[0] if self._told else STATUS_STOPPED
+            why = f"{why}, and it cannot be queued again: {fault}"
+        self._say(f"the next attempt of run {self._run} is not started: {why}")
+        return STATUS_STOPPED
+
+    def _left_out(self) -> Collection[str]:
+        """Return the nodes that no attempt uses; in shadow mode it is as it would be without us."""
+        return () if self._ledger.mode == SHADOW else self._memory.nodes.left_out
+
     def _begin(self) -> RunningAttempt:
         """Start the next attempt."""
         memory, due = self._memory, self._memory.due
@@ -196,7 +232,7 @@ class Supervisor:
         )  # fmt: skip
         self._observer.begin(memory.best_step)
         self._at("before start")
-        training = self._start(plan.environment(self._ledger.folder))
+        training = self._launcher.start(plan.environment(self._ledger.folder), self._left_out())
         self._at("after start")
         self._ledger.write(STARTED, attempt=plan.attempt)
         if plan.action:
@@ -220,7 +256,7 @@ class Supervisor:
         before = self._observer.seen
         seen: RunSeen | Unknown = Unknown("its ranks were not looked at")
         try:
-            if not self._acquitted(training.status, seen):
+            if not self._acquitted(training, training.status, seen):
                 seen = self._settled(training)
             if isinstance(seen, RunSeen):
                 self._observer.note(seen)
@@ -232,8 +268,8 @@ class Supervisor:
             self._say(f"the command cannot be run: {end.error}")
             self._ended(FAILED, None, end.error)
             return 127
-        if how := self._acquitted(end.status, seen):
-            self._ended(how, status, _why(how, status, self._told))
+        if how := self._acquitted(training, end.status, seen):
+            self._ended(how, status, self._withdrawn or _why(how, status, self._told))
             return status
         if isinstance(seen, Unknown):
             self._ended(FAILED, status, f"nothing is done, as nothing is known: {seen.why}")
@@ -248,11 +284,14 @@ class Supervisor:
             self._ledger.fault(error)
             return status
 
-    def _acquitted(self, status: int | None, seen: RunSeen | Unknown) -> str:
+    def _acquitted(self, training: RunningAttempt, status: int | None, seen: RunSeen | Unknown) -> str:
         """Return how the command ended if nothing failed, empty otherwise."""
         if status == 0:
             return FINISHED
-        if self._told or status in ASKED_TO_END:
+        self._withdrawn = self._launcher.outlook((), fresh=True).withdrawn
+        # The status of an srun is that of its tasks, which it asks to end itself after one has failed.
+        was_asked = status in ASKED_TO_END and (not training.job or (status or 0) < 0)
+        if self._told or was_asked or self._withdrawn:
             return EXTERNAL
         if isinstance(seen, Unknown) or (status or 0) < 0:  # a launcher that died: its ranks were asked to end by us
             return ""
@@ -307,7 +346,7 @@ class Supervisor:
             situation = self._observer.situation(finding, seen, pending.since, ended=True)
             decision = decide(situation, self._policy, rule, self._memory)
         if not self._may(situation, decision, pending, wait=ASK_SECONDS):
-            why = {SHADOW: "nothing is done in shadow mode", ASK: "nobody confirmed it"}.get(self._ledger.mode, "")
+            why = "nothing is done in shadow mode" if self._ledger.mode == SHADOW else "nobody confirmed it"
             self._ended(FAILED, status, "a signal came" if self._told else why)
             return status
         result = self._carry_out(training, situation, rule, decision, pending)
@@ -451,7 +490,7 @@ class Supervisor:
                     f"{situation.finding.text}"
                 )
             return False
-        if mode == ASK and not self._agreed(situation, decision, pending, wait):
+        if (mode == ASK or decision.needs_person) and not self._agreed(situation, decision, pending, wait):
             return False
         pending.number = self._ledger.decided(situation, decision, DECIDED, number=pending.number)
         return self._ledger.mode == mode  # or else the journal has failed, and the decision is not on disk
@@ -464,7 +503,7 @@ class Supervisor:
             pending.number = self._ledger.decided(situation, decision, ASKED)
             with suppress(OSError):  # ours, so that an answer of root's is seen
                 (folder / CONFIRMATIONS).mkdir(mode=0o700, exist_ok=True)
-            if self._ledger.mode != ASK:  # the question is not on disk, so nobody can confirm it
+            if self._ledger.mode == SHADOW:  # the question is not on disk, so nobody can confirm it
                 return False
             self._say(
                 f"{situation.finding.text} To {_words(decision.action)}, {decision.why}, confirm with: "

@@ -1,0 +1,146 @@
+"""`tachograph supervise` over several nodes of a real Slurm: swaps, requeues, preemption, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tachograph_lab.processes import Children
+from tests.supervise.conftest import is_running, until
+from tests.supervise.slurm_cluster import ROOT, Cluster, Job
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    missing = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip("needs root and a Slurm: apt-get install slurm-wlm munge")
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name, Children(Path(name)) as children:
+        found = Cluster(Path(name), children)
+        yield found
+        found.clear()
+
+
+@pytest.fixture
+def job(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
+    yield cluster.supervised(request.node.name[5:50], tmp_path)
+    cluster.clear()
+
+
+def test_a_dead_rank_on_another_node_is_restarted_in_place(job: Job) -> None:
+    """The findings of both nodes are one run's; the step on both ends before the next one begins."""
+    job.submit(2)
+    first = job.began(0)
+    assert [(one["node"], one["head"]) for one in first] == [("n1", "n1"), ("n2", "n1")]
+    job.die("n2")
+    job.began(1)
+    assert not any(is_running(one["pid"]) for one in first)
+    job.finish()
+    assert job.decisions() == [("act", "dead", "restart")], job.said()
+    (decision,) = [one for one in job.entries() if one["kind"] == "decision"]
+    assert (decision["ranks"], decision["nodes"]) == ([1], ["n2"])
+    (kept,) = (job.state / "evidence").iterdir()
+    assert {path.name for path in kept.glob("node-*.json")} == {"node-n1.json", "node-n2.json"}
+    assert '"died"' in (kept / "node-n2.json").read_text()
+
+
+def test_a_spare_takes_the_place_of_a_node_that_failed_twice(job: Job) -> None:
+    """The first time it is restarted in place; what is left out is no part of the budget of restarts."""
+    job.submit(3, "--spares", "1")
+    assert [one["node"] for one in job.began(0)] == ["n1", "n2"]
+    job.die("n1")
+    assert [one["node"] for one in job.began(1)] == ["n1", "n2"]
+    job.die("n1")
+    swapped = job.began(2)
+    assert [(one["node"], one["head"]) for one in swapped] == [("n2", "n2"), ("n3", "n2")]
+    job.finish()
+    assert [action for _, _, action in job.decisions()] == ["restart", "exclude_node"]
+    assert "n1 failed before; another takes its place" in job.said()
+    assert job.facts()["Restarts"] == "0"
+
+
+def test_without_a_spare_the_job_is_queued_again_without_the_node(job: Job) -> None:
+    """Slurm chooses another one; the next supervisor goes on with the plan, and remembers who is left out."""
+    job.submit(2)
+    job.began(0)
+    job.die("n2")
+    job.began(1)
+    job.die("n2")
+    job.requeued()
+    assert job.facts()["ExcNodeList"] == "n2"
+    after = job.began(2)
+    assert [(one["node"], one["reason"], one["queued"]) for one in after] == [("n1", "dead", 1), ("n3", "dead", 1)]
+    job.finish()
+    assert [action for _, _, action in job.decisions()] == ["restart", "exclude_node"]
+    assert [one["left_out"] for one in job.entries() if one["kind"] == "queued"] == [["n2"]]
+
+
+def test_a_node_that_slurm_takes_away_is_not_restarted_on(job: Job, cluster: Cluster) -> None:
+    """Its health check has drained it: the dead rank's restart has the job queued again, to begin elsewhere."""
+    job.submit(2)
+    job.began(0)
+    cluster("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=test")
+    job.die("n2")
+    job.requeued()
+    assert [(one["node"], one["queued"]) for one in job.began(1)] == [("n1", 1), ("n3", 1)]
+    job.finish()
+    assert job.decisions() == [("act", "dead", "restart")]
+    assert "1 of the run's 2 nodes (n2 is " in job.said()
+
+
+def test_a_preempted_job_is_left_alone(job: Job, cluster: Cluster) -> None:
+    """No decision, no part of the budget; Slurm queues it again, and the next supervisor starts the next attempt."""
+    job.submit(2)
+    job.began(0)
+    urgent = cluster(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=3", "--output=/dev/null", "--wrap=sleep 600"
+    )
+    until(lambda: job.facts()["JobState"] == "PENDING")
+    cluster("scancel", urgent)
+    job.requeued()
+    assert {one["reason"] for one in job.began(1)} == {""}
+    job.finish()
+    assert job.decisions() == []
+    assert [one["how"] for one in job.entries() if one["kind"] == "ended"] in (
+        ["external", "finished"],
+        ["lost", "finished"],
+    )
+
+
+def test_a_job_with_too_little_time_left_is_not_restarted(job: Job) -> None:
+    """It would end before it trains again: the status is the command's."""
+    job.submit(2, sbatch=["--time=5"])
+    job.began(0)
+    job.die("n2")
+    until(lambda: job.facts()["JobState"] == "FAILED")
+    assert job.decisions() == [("held", "dead", "time_left")]
+    assert job.plans(1) == []
+
+
+def test_a_killed_supervisor_leaves_nothing_on_any_node(job: Job, cluster: Cluster) -> None:
+    """Its ranks end on both nodes, and the lock is held until they have: a second supervisor is refused before."""
+    job.submit(2)
+    first = job.began(0)
+    environment = {**os.environ, "SLURM_CONF": str(cluster.folder / "slurm.conf")}
+    second = subprocess.run(
+        [*job.command()[:-6], "true"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert second.returncode == 4, second.stderr
+    (owner,) = [one["pid"] for one in job.entries() if one["kind"] == "supervisor"]
+    os.kill(owner, signal.SIGKILL)
+    until(lambda: not any(is_running(one["pid"]) for one in first), 30)
