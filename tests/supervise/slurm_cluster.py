@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -130,9 +131,12 @@ class Job:
             str(self.folder),
         ]  # fmt: skip
 
-    def submit(self, nodes: int, *options: str, sbatch: Sequence[str] = (), mode: str = "act") -> None:
-        """Submit it, with these options of ours and of sbatch's."""
-        inner = f"cd {ROOT}; exec {shlex.join(self.command(*options, mode=mode))}"
+    def submit(
+        self, nodes: int, *options: str, sbatch: Sequence[str] = (), mode: str = "act", twice: bool = False
+    ) -> None:
+        """Submit it, with these options of ours and of sbatch's; `twice`: another supervisor after the first one."""
+        command = shlex.join(self.command(*options, mode=mode))
+        inner = f"cd {ROOT}; {command}; {command}" if twice else f"cd {ROOT}; exec {command}"
         self.number = self.cluster(
             "sbatch", "--parsable", f"--nodes={nodes}", "--exclusive", "--open-mode=append",
             f"--output={self.folder}/out", *sbatch, f"--wrap={inner}",
@@ -156,10 +160,11 @@ class Job:
         )
         return list(found)
 
-    def die(self, node: str) -> None:
-        """Have the rank on a node end by SIGKILL, and wait until it has."""
-        (self.folder / f"die-{node}").touch()
-        until(lambda: not (self.folder / f"die-{node}").exists())
+    def strike(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Have the rank on a node send itself a signal."""
+        asked = self.folder / f"{number.name}-{node}"
+        asked.touch()
+        until(lambda: not asked.exists())
 
     def finish(self) -> None:
         """Have all ranks end well, and the job with them."""

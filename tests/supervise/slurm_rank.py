@@ -1,4 +1,4 @@
-"""A rank of a run under srun, without PyTorch: a file `die-NODE` ends the one on that node, `finish` ends all."""
+"""A rank under srun, without PyTorch: a file `SIGKILL-NODE` has the one on that node get it, `finish` ends all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tachograph
 from tachograph import atomic_file
+from tachograph.process_tree import started_at
 
 NODE, RANK = os.environ["SLURMD_NODENAME"], int(os.environ["SLURM_PROCID"])
 
@@ -20,11 +21,15 @@ def main() -> None:
     folder = Path(sys.argv[1])
     recorder = tachograph.Recorder()
     plan = recorder.resume()
+    path = folder / "plans"
+    earlier = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    twins = [one["pid"] for one in earlier if one["attempt"] != plan.attempt and started_at(one["pid"])]
     said = {
         "rank": RANK, "node": NODE, "pid": os.getpid(), "attempt": plan.attempt, "reason": plan.reason,
-        "head": os.environ["TACHOGRAPH_HEAD_NODE"], "queued": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        "head": os.environ["TACHOGRAPH_HEAD_NODE"], "twins": twins,
+        "queued": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
     }  # fmt: skip
-    with (folder / "plans").open("a") as file:
+    with path.open("a") as file:
         file.write(json.dumps(said) + "\n")
     saved = folder / f"saved-{RANK}"
     step = int(saved.read_text()) if saved.exists() else 0
@@ -36,10 +41,11 @@ def main() -> None:
             one.log(loss=2.0)
         step += 1
         atomic_file.replace(saved, str(step).encode(), 0o600)
-        if step % 20 == 0 and (folder / f"die-{NODE}").exists():
-            (folder / f"die-{NODE}").unlink()
-            time.sleep(1.2)  # the exporter hears of the step
-            os.kill(os.getpid(), signal.SIGKILL)
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            if step % 20 == 0 and (folder / f"{number.name}-{NODE}").exists():
+                (folder / f"{number.name}-{NODE}").unlink()
+                time.sleep(1.2)  # the exporter hears of the step
+                os.kill(os.getpid(), number)
 
 
 if __name__ == "__main__":

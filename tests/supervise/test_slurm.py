@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.supervise import journal
 from tachograph_lab.processes import Children
 from tests.supervise.conftest import is_running, until
 from tests.supervise.slurm_cluster import ROOT, Cluster, Job
@@ -41,7 +42,7 @@ def test_a_dead_rank_on_another_node_is_restarted_in_place(job: Job) -> None:
     job.submit(2)
     first = job.began(0)
     assert [(one["node"], one["head"]) for one in first] == [("n1", "n1"), ("n2", "n1")]
-    job.die("n2")
+    job.strike("n2")
     job.began(1)
     assert not any(is_running(one["pid"]) for one in first)
     job.finish()
@@ -53,13 +54,25 @@ def test_a_dead_rank_on_another_node_is_restarted_in_place(job: Job) -> None:
     assert '"died"' in (kept / "node-n2.json").read_text()
 
 
+def test_a_rank_that_is_stopped_on_another_node_is_ended_and_restarted(job: Job) -> None:
+    """Nobody but Slurm reaches it there: it is gone on both nodes before the next attempt begins."""
+    job.submit(2)
+    first = job.began(0)
+    job.strike("n2", signal.SIGSTOP)
+    after = job.began(1)
+    assert [(one["reason"], one["twins"]) for one in after] == [("frozen", [])] * 2
+    assert not any(is_running(one["pid"]) for one in first)
+    job.finish()
+    assert job.decisions() == [("act", "frozen", "restart")]
+
+
 def test_a_spare_takes_the_place_of_a_node_that_failed_twice(job: Job) -> None:
     """The first time it is restarted in place; what is left out is no part of the budget of restarts."""
     job.submit(3, "--spares", "1")
     assert [one["node"] for one in job.began(0)] == ["n1", "n2"]
-    job.die("n1")
+    job.strike("n1")
     assert [one["node"] for one in job.began(1)] == ["n1", "n2"]
-    job.die("n1")
+    job.strike("n1")
     swapped = job.began(2)
     assert [(one["node"], one["head"]) for one in swapped] == [("n2", "n2"), ("n3", "n2")]
     job.finish()
@@ -72,9 +85,9 @@ def test_without_a_spare_the_job_is_queued_again_without_the_node(job: Job) -> N
     """Slurm chooses another one; the next supervisor goes on with the plan, and remembers who is left out."""
     job.submit(2)
     job.began(0)
-    job.die("n2")
+    job.strike("n2")
     job.began(1)
-    job.die("n2")
+    job.strike("n2")
     job.requeued()
     assert job.facts()["ExcNodeList"] == "n2"
     after = job.began(2)
@@ -89,7 +102,7 @@ def test_a_node_that_slurm_takes_away_is_not_restarted_on(job: Job, cluster: Clu
     job.submit(2)
     job.began(0)
     cluster("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=test")
-    job.die("n2")
+    job.strike("n2")
     job.requeued()
     assert [(one["node"], one["queued"]) for one in job.began(1)] == [("n1", 1), ("n3", 1)]
     job.finish()
@@ -120,27 +133,50 @@ def test_a_job_with_too_little_time_left_is_not_restarted(job: Job) -> None:
     """It would end before it trains again: the status is the command's."""
     job.submit(2, sbatch=["--time=5"])
     job.began(0)
-    job.die("n2")
+    job.strike("n2")
     until(lambda: job.facts()["JobState"] == "FAILED")
     assert job.decisions() == [("held", "dead", "time_left")]
     assert job.plans(1) == []
 
 
-def test_a_killed_supervisor_leaves_nothing_on_any_node(job: Job, cluster: Cluster) -> None:
-    """Its ranks end on both nodes, and the lock is held until they have: a second supervisor is refused before."""
+def test_a_second_supervisor_of_a_run_is_refused(job: Job, cluster: Cluster) -> None:
+    """By the lock, and by what Slurm says of another job, where locks do not reach from node to node."""
     job.submit(2)
-    first = job.began(0)
-    environment = {**os.environ, "SLURM_CONF": str(cluster.folder / "slurm.conf")}
-    second = subprocess.run(
-        [*job.command()[:-6], "true"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert second.returncode == 4, second.stderr
+    job.began(0)
+
+    def second(**more: str) -> tuple[int, str]:
+        environment = {**os.environ, "SLURM_CONF": str(cluster.folder / "slurm.conf"), **more}
+        done = subprocess.run(
+            job.command(), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.returncode, done.stderr
+
+    elsewhere = {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "n3"}
     (owner,) = [one["pid"] for one in job.entries() if one["kind"] == "supervisor"]
-    os.kill(owner, signal.SIGKILL)
+    status, said = second(**elsewhere)
+    assert status == 4
+    assert f"process {owner} on " in said
+    lines = (job.state / journal.NAME).read_bytes()
+    (job.state / journal.NAME).rename(job.state / "locked")
+    (job.state / journal.NAME).write_bytes(lines)
+    status, said = second(**elsewhere)
+    assert status == 4
+    assert f"job {job.number} already supervises this run" in said
+    (job.state / "locked").rename(job.state / journal.NAME)
+    job.finish()
+
+
+@pytest.mark.parametrize("killed", ["supervisor", "both"])
+def test_a_killed_supervisor_leaves_nothing_on_any_node(job: Job, killed: str) -> None:
+    """Its ranks end on both nodes, with the warden between killed, too; only then does the next one start others."""
+    job.submit(2, twice=True)
+    first = job.began(0)
+    (owner,) = [one["pid"] for one in job.entries() if one["kind"] == "supervisor"]
+    wardens = [int(one) for one in Path(f"/proc/{owner}/task/{owner}/children").read_text().split()]
+    for process in [owner, *(wardens if killed == "both" else [])]:
+        os.kill(process, signal.SIGKILL)
     until(lambda: not any(is_running(one["pid"]) for one in first), 30)
+    assert [one["twins"] for one in job.began(1)] == [[], []]
+    job.finish()
+    assert [one["how"] for one in job.entries() if one["kind"] == "ended"] == ["lost", "finished"]
+    assert job.decisions() == []

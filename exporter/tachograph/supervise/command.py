@@ -25,13 +25,13 @@ from tachograph.printable import printable
 from tachograph.process_tree import adopt_orphans
 from tachograph.redact import redact
 from tachograph.server_address import exporter_url, web_socket_path
-from tachograph.supervise import evidence, history, journal
+from tachograph.supervise import evidence, history, journal, slurm
 from tachograph.supervise import policy as policies
 from tachograph.supervise.findings import TRIGGERS, FindingSource
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
-from tachograph.supervise.launcher import ChildCommand, Launcher
+from tachograph.supervise.launcher import ChildCommand, Launcher, restarter
 from tachograph.supervise.ledger import MODES, SHADOW
-from tachograph.supervise.memory import ASKED
+from tachograph.supervise.memory import ASKED, remember
 from tachograph.supervise.observer import RunWatch
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.several_nodes import SeveralNodes
@@ -174,6 +174,10 @@ def _run(given: argparse.Namespace, policy: Policy, addresses: Mapping[str, str]
         book.close()
         _say(f"{book.path} is the journal of run {other}: give run {run} a folder of its own with --state")
         return 1
+    if is_srun(command) and (why := _taken_elsewhere(book)):
+        book.close()
+        _say(why)
+        return 4
     kept = given.evidence or folder / "evidence"
     launcher, source = _launched(given, command, book, addresses, names_of(run))
     adopt_orphans()
@@ -195,6 +199,18 @@ def _run(given: argparse.Namespace, policy: Policy, addresses: Mapping[str, str]
     return end_as(status)
 
 
+def _taken_elsewhere(book: Journal) -> str:
+    """Return which other job has an attempt of this run under way, empty if none: not all file systems' locks tell."""
+    owner = next((one for one in reversed(book.entries) if one["kind"] == SUPERVISOR), {})
+    number = owner.get("job", "")
+    if not number or number == os.environ["SLURM_JOB_ID"] or not remember(book.entries).runs:
+        return ""
+    try:
+        return "" if slurm.is_over(number) else f"job {number} already supervises this run, by {book.path}"
+    except slurm.SlurmError as error:
+        return f"whether job {number} still supervises this run, Slurm does not say: {error}"
+
+
 def _launched(
     given: argparse.Namespace, command: Sequence[str], book: Journal, addresses: Mapping[str, str], names: Sequence[str]
 ) -> tuple[Launcher, RunWatch]:
@@ -202,7 +218,7 @@ def _launched(
     if not is_srun(command):
         (address,) = addresses.values()
         start = lambda environment: AttemptProcesses(command, environment, book.descriptor)  # noqa: E731
-        return ChildCommand(start), FindingSource(address, names)
+        return ChildCommand(start, restarter(command, os.environ)), FindingSource(address, names)
     job = SlurmJob(os.environ["SLURM_JOB_ID"], tuple(addresses), command, book.descriptor, given.spares)
     return job, SeveralNodes(addresses, names, lambda: job.used)
 

@@ -13,6 +13,7 @@ from tachograph.humanize import age, count, listed, plural
 from tachograph.supervise.findings import (
     DEAD,
     EXITED,
+    FAILED,
     FROZEN,
     GPU_FAULT,
     HUNG,
@@ -71,8 +72,8 @@ class Decision:
     needs_person: bool = False
 
 
-CONTRADICTION, TOGETHER, EXCUSE, WAIT, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE = (
-    "contradiction", "together", "excuse", "wait", "scheduler", "time_left", "cool_down", "gone",
+CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE = (
+    "contradiction", "together", "excuse", "wait", "restarter", "scheduler", "time_left", "cool_down", "gone",
 )  # fmt: skip
 
 
@@ -97,6 +98,8 @@ def held_back(  # noqa: PLR0911 - a list of guards
         if situation.lasted < rule.wait:
             return Hold(WAIT, f"it must last for {age(rule.wait)}, and has for {age(situation.lasted)}")
     outlook = situation.outlook(memory.nodes.left_out)
+    if outlook.restarter and not situation.ended and situation.finding.trigger in (DEAD, FAILED, FROZEN, HUNG):
+        return Hold(RESTARTER, f"{outlook.restarter} restarts ranks itself, and is still running")
     if outlook.withdrawn or outlook.unknown:
         return Hold(SCHEDULER, outlook.withdrawn or outlook.unknown)
     if outlook.seconds_left is not None and outlook.seconds_left < policy.time_left and outlook.where == IN_PLACE:

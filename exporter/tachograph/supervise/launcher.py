@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from tachograph.supervise.training import RunningAttempt
@@ -17,7 +18,7 @@ class Outlook:
     """What a scheduler says: why it is ending the job, how long the job has its nodes, where a next attempt can run.
 
     `unknown` says why none of it is known, `why` why the next attempt cannot run where this one does, `size` is the
-    number of the run's nodes.
+    number of the run's nodes, `restarter` a program that restarts ranks itself while the command runs.
     """
 
     withdrawn: str = ""
@@ -26,6 +27,14 @@ class Outlook:
     where: str = IN_PLACE
     why: str = ""
     size: int = 1
+    restarter: str = ""
+
+
+def restarter(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return which program of a command restarts ranks on its own: NVIDIA's ft_launcher or torchft; empty if none."""
+    if any(Path(word).name == "ft_launcher" for text in command for word in text.split()):
+        return "ft_launcher"
+    return "torchft" if environment.get("TORCHFT_LIGHTHOUSE") else ""
 
 
 class Launcher(Protocol):
@@ -44,8 +53,8 @@ class Launcher(Protocol):
 class ChildCommand:
     """A command that starts all ranks of a run on this node, as torchrun does: no scheduler is asked."""
 
-    def __init__(self, start: Callable[[Mapping[str, str]], RunningAttempt]) -> None:
-        self._start = start
+    def __init__(self, start: Callable[[Mapping[str, str]], RunningAttempt], restarter: str = "") -> None:
+        self._start, self._restarter = start, restarter
 
     def start(self, environment: Mapping[str, str], left_out: Collection[str]) -> RunningAttempt:
         """Start the command."""
@@ -53,7 +62,8 @@ class ChildCommand:
 
     def outlook(self, left_out: Collection[str], *, fresh: bool = False) -> Outlook:
         """Return that it can always be started again, but on this node alone."""
-        return Outlook(where=NOWHERE, why="there is no other node") if left_out else Outlook()
+        where, why = (NOWHERE, "there is no other node") if left_out else (IN_PLACE, "")
+        return Outlook(where=where, why=why, restarter=self._restarter)
 
     def queue_again(self, left_out: Collection[str]) -> str:
         """Return that there is no queue."""

@@ -15,10 +15,14 @@ from tachograph.process_tree import started_at
 
 ASK_SECONDS = 10.0
 POLL_SECONDS = 0.2
+REQUEUED_SECONDS = 5.0
+"""How long a job may take to be pending once it is queued again; its processes have 30 s to end by default."""
 GONE_SECONDS = 15.0
 """How long a step may take to go once its processes get SIGKILL."""
 
 RUNNING = "RUNNING"
+LIVE = (RUNNING, "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
+"""States of a job whose processes may be there."""
 _GONE = re.compile(r"not found|Invalid job id")
 _UNUSABLE = re.compile(
     r"\b(DOWN|DRAIN\w*|FAIL\w*|INVAL\w*|NOT_RESPONDING|PLANNED_DOWN|POWER\w*|REBOOT\w*|UNKNOWN)\b|\*"
@@ -66,11 +70,28 @@ def job(number: str) -> JobSeen:
     )
 
 
+def is_over(number: str) -> bool:
+    """Return whether nothing of a job runs any more; raise SlurmError."""
+    try:
+        return _fields(_call("scontrol", "show", "job", "-o", number)).get("JobState") not in LIVE
+    except SlurmError as error:
+        if _GONE.search(str(error)):
+            return True
+        raise
+
+
 def queue_again(number: str, left_out: tuple[str, ...]) -> None:
     """Queue a job again, to run on none of these nodes; its processes end meanwhile, this one too. Raise SlurmError."""
     _call("scontrol", "requeue", number)
-    if left_out:
-        _call("scontrol", "update", f"JobId={number}", f"ExcNodeList={','.join(left_out)}")  # refused while it runs
+    deadline = time.monotonic() + REQUEUED_SECONDS
+    while left_out:
+        try:
+            _call("scontrol", "update", f"JobId={number}", f"ExcNodeList={','.join(left_out)}")  # refused while it runs
+            return
+        except SlurmError:  # or scontrol got the SIGTERM that is meant for the job
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
 
 
 @dataclass(frozen=True)

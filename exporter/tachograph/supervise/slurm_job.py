@@ -13,7 +13,7 @@ from pathlib import Path
 from tachograph.bisect.nodes import expand
 from tachograph.humanize import listed
 from tachograph.supervise import slurm
-from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook
+from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook, restarter
 from tachograph.supervise.slurm import JobSeen, SlurmError
 from tachograph.supervise.training import AttemptProcesses
 
@@ -42,7 +42,7 @@ class SlurmJob:
         self.used: tuple[str, ...] = tuple(nodes)
         """The nodes of the attempt that runs, or of the next one."""
         self._allocated, self._needed = tuple(nodes), max(len(nodes) - spares, 1)
-        self._command, self._lock = tuple(command), lock
+        self._command, self._lock, self._restarter = tuple(command), lock, restarter(command, os.environ)
         self._seen: JobSeen | SlurmError = SlurmError("it was not asked")
         self._asked = -OLD_SECONDS
 
@@ -79,7 +79,7 @@ class SlurmJob:
             why = f"job {self.number} has {len(usable)} of the run's {self._needed} nodes ({listed(lacking)})"
             where = QUEUED_AGAIN if seen.may_queue_again else NOWHERE
             why += "" if seen.may_queue_again else ", and it may not be queued again (sbatch --requeue)"
-        return Outlook(withdrawn, "", seen.seconds_left, where, why, self._needed)
+        return Outlook(withdrawn, "", seen.seconds_left, where, why, self._needed, self._restarter)
 
     def queue_again(self, left_out: Collection[str]) -> str:
         """Have the job queued again without these nodes; Slurm ends this process soon after."""

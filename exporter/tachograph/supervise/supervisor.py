@@ -31,7 +31,7 @@ from tachograph.supervise.journal import (
     identity,
     owners,
 )
-from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher
+from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher, Outlook
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
 from tachograph.supervise.memory import ASKED, DECIDED, EXTERNAL, FAILED, FINISHED, LOST, STOPPED, WOULD
 from tachograph.supervise.observer import Clocks, RunObserver, RunWatch
@@ -54,8 +54,9 @@ BLIND_SECONDS = 120.0
 """After so long without findings that is said: a training takes as long to make its recorder."""
 ASK_SECONDS = 1800.0
 """How long a confirmation is awaited for a training that has ended."""
-REQUEUE_SECONDS = 120.0
-"""How long the scheduler may take to end this process once the job is queued again."""
+SCHEDULER_SECONDS, ASK_SCHEDULER_SECONDS = 120.0, 2.0
+"""How long a scheduler may take to end this process once the job is queued again, or to answer after it was restarted;
+and how often it is asked again."""
 
 STATUS_STOPPED = 3
 """The exit status for a training that the policy ended."""
@@ -209,7 +210,7 @@ class Supervisor:
             self._at("after requeue")
             if not fault:
                 self._say(f"the next attempt of run {self._run} begins once its job, queued again, has nodes, as {why}")
-                self._signalled_within(REQUEUE_SECONDS)
+                self._signalled_within(SCHEDULER_SECONDS)
                 return -self._told[0] if self._told else STATUS_STOPPED
             why = f"{why}, and it cannot be queued again: {fault}"
         self._say(f"the next attempt of run {self._run} is not started: {why}")
@@ -225,7 +226,7 @@ class Supervisor:
         plan = AttemptPlan(self._run, memory.attempts)
         if due is not None:
             plan = AttemptPlan(self._run, memory.attempts, due["action"], due["trigger"], due["resume_step"])
-        self._pending, self._told = None, []
+        self._pending, self._told, self._withdrawn = None, [], ""
         self._blind_since, self._is_blind = None, False
         self._ledger.write(
             ATTEMPT, attempt=plan.attempt, action=plan.action, reason=plan.reason, resume_step=plan.step
@@ -255,6 +256,8 @@ class Supervisor:
         """Conclude why the command has ended; return its status, None where another attempt is due."""
         before = self._observer.seen
         seen: RunSeen | Unknown = Unknown("its ranks were not looked at")
+        if training.status != 0:
+            self._withdrawn = self._known_outlook().withdrawn
         try:
             if not self._acquitted(training, training.status, seen):
                 seen = self._settled(training)
@@ -288,7 +291,6 @@ class Supervisor:
         """Return how the command ended if nothing failed, empty otherwise."""
         if status == 0:
             return FINISHED
-        self._withdrawn = self._launcher.outlook((), fresh=True).withdrawn
         # The status of an srun is that of its tasks, which it asks to end itself after one has failed.
         was_asked = status in ASKED_TO_END and (not training.job or (status or 0) < 0)
         if self._told or was_asked or self._withdrawn:
@@ -297,6 +299,14 @@ class Supervisor:
             return ""
         ends = [rank for rank in seen.ranks if rank.state in ("dead", "failed")]
         return EXTERNAL if ends and all(rank.end_reason in TOLD for rank in ends) else ""
+
+    def _known_outlook(self) -> Outlook:
+        """Return what the scheduler says, which may be restarted meanwhile."""
+        deadline = self._clock.monotonic() + SCHEDULER_SECONDS
+        while (outlook := self._launcher.outlook((), fresh=True)).unknown and self._clock.monotonic() < deadline:
+            if self._signalled_within(ASK_SCHEDULER_SECONDS):
+                break
+        return outlook
 
     def _settled(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return what is known once the exporter shows how the ranks have ended, or after a while."""
