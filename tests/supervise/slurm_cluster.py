@@ -117,6 +117,8 @@ class Job:
     run: str
     folder: Path
     number: str = ""
+    program: Sequence[str] = ()
+    """What srun starts once on each node, if not the rank without PyTorch."""
 
     @property
     def state(self) -> Path:
@@ -127,8 +129,8 @@ class Job:
         return [
             sys.executable, "-W", "ignore", "-m", "tachograph", "supervise", "--run", self.run, "--mode", mode,
             "--state", str(self.state), "--exporter", f"unix:{self.cluster.folder}/{{node}}.web.sock", *options, "--",
-            "srun", "--ntasks-per-node=1", "--kill-on-bad-exit=1", sys.executable, "-W", "ignore", str(RANK),
-            str(self.folder),
+            "srun", "--ntasks-per-node=1", "--kill-on-bad-exit=1",
+            *(self.program or [sys.executable, "-W", "ignore", str(RANK), str(self.folder)]),
         ]  # fmt: skip
 
     def submit(

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tachograph.supervise import journal
-from tachograph_lab.processes import Children
+from tachograph_lab.processes import Children, free_port
 from tests.supervise.conftest import is_running, until
 from tests.supervise.slurm_cluster import ROOT, Cluster, Job
+from tests.supervise.test_resilient import EVERY, STEPS, TRAIN, attempts, losses
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -180,3 +182,26 @@ def test_a_killed_supervisor_leaves_nothing_on_any_node(job: Job, killed: str) -
     job.finish()
     assert [one["how"] for one in job.entries() if one["kind"] == "ended"] == ["lost", "finished"]
     assert job.decisions() == []
+
+
+@pytest.mark.torch
+def test_torchrun_over_two_nodes_goes_on_where_it_was(job: Job) -> None:
+    """A rank is killed on the second node: what is trained again has the same losses, bit for bit, on both."""
+    torchrun = (
+        f"exec {sys.executable} -W ignore -m torch.distributed.run --nnodes $SLURM_STEP_NUM_NODES --nproc-per-node 1 "
+        f"--rdzv-backend c10d --rdzv-endpoint ${{TACHOGRAPH_HEAD_NODE/n?/localhost}}:{free_port()} "
+        f"{TRAIN} --folder {job.folder} --steps {STEPS} --every {EVERY}"
+    )
+    job.program = ["env", "GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1", "bash", "-c", torchrun]
+    job.submit(2)
+    until(lambda: any((job.folder / f"losses-{rank}").exists() for rank in range(2)))
+    until(lambda: len(losses(job.folder, 0)) > 2 * EVERY + 5)
+    os.kill(attempts(job.folder, 1)[-1], signal.SIGKILL)
+    until(lambda: job.facts()["JobState"] in ("COMPLETED", "FAILED"), 200)
+    assert job.facts()["JobState"] == "COMPLETED", job.said()
+    assert job.decisions() == [("act", "dead", "restart")]
+    for rank in range(2):
+        made = losses(job.folder, rank)
+        assert sorted(made) == list(range(STEPS))
+        assert any(len(each) == 2 for each in made.values())
+        assert all(len(set(each)) == 1 for each in made.values())
