@@ -18,6 +18,7 @@ from tachograph.supervise.findings import NotThere, RunSeen, Unknown, worst
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook, restarter
 from tachograph.supervise.ledger import SHADOW
+from tachograph.supervise.node_memory import NodeMemory
 from tachograph.supervise.several_nodes import merged
 from tachograph.supervise.supervisor import STATUS_STOPPED
 from tests.supervise.world import World, hung, rank, run
@@ -67,18 +68,25 @@ def died(step: int, *nodes: str, of: int = 4) -> RunSeen:
 
 def world_of(folder: Path, *failures: Collection[str], **facts: Any) -> tuple[World, Nodes]:
     """A run that fails on these nodes, attempt after attempt and a minute of steps later each, and then finishes."""
+    begin = facts.pop("begin", 10)
     ends = [(1, 30.0)] * len(failures) + [(0, 30.0)]
-    mode = {"mode": facts.pop("mode")} if "mode" in facts else {}
-    spread = facts.pop("apart", 0.0)
+    more = {name: facts.pop(name) for name in ("mode", "policy") if name in facts}
 
     def look(attempt: int, seconds: float) -> RunSeen:
         if attempt < len(failures) and seconds >= 30.0:
-            return died(10 + attempt, *failures[attempt])
-        return run(step_ := rank(0, step=10 + attempt, node="a"), replace(step_, rank=1, node="b"))
+            return died(begin + attempt, *failures[attempt])
+        return run(rank(0, step=begin + attempt, node="a"), rank(1, step=begin + attempt, node="b"))
 
-    world = World(folder, look, ends=[(status, at + spread) for status, at in ends], last=100_000.0, **mode)
+    world = World(folder, look, ends=ends, last=100_000.0, **more)
     world.launcher = nodes = Nodes(world, **facts)
     return world, nodes
+
+
+def confirm(book: Path) -> None:
+    """Answer every question of a journal."""
+    for one in journal.read(book):
+        if one.get("outcome") == "asked":
+            (book.parent / "confirmed" / one["id"]).touch()
 
 
 @pytest.fixture
@@ -199,12 +207,7 @@ def test_one_node_in_ten_is_left_out_without_a_person(folder: Path) -> None:
     """At least one; for the next one a person is asked, who confirms here."""
     world, nodes = world_of(folder, "b", "b", "c", "c", allocated=list("abcdef"), needed=4)
 
-    def confirm(world: World) -> None:
-        asked = [one["id"] for one in journal.read(folder / NAME) if one.get("outcome") == "asked"]
-        for number in asked:
-            (folder / "confirmed" / number).touch()
-
-    world.on_wait = confirm
+    world.on_wait = lambda _: confirm(folder / NAME)
     own = folder.parent / "policy.yml"
     own.write_text("""
 version: 1
@@ -225,6 +228,18 @@ triggers:
     assert nodes.used[-1] == ("a", "d", "e", "f")
 
 
+def test_two_nodes_an_hour_are_left_out_without_a_person() -> None:
+    """However large the run is; an hour later there may be two others."""
+    memory = NodeMemory()
+    for at, node in ((0.0, "a"), (600.0, "b")):
+        assert memory.too_many([node], 1000, at) == ""
+        memory.take({"kind": "intent", "action": "exclude_node", "nodes": [node], "time": at})
+    assert memory.too_many(["c"], 1000, 1200.0) == "2 nodes were left out in the last hour"
+    assert memory.too_many(["c"], 1000, 3601.0) == ""
+    assert memory.too_many(["c", "d"], 1000, 9000.0) == "2 nodes failed at once"
+    assert memory.too_many(["c"], 29, 9000.0) == "that would be 3 nodes left out of a run of 29, and 2 may be"
+
+
 def test_without_a_spare_the_job_is_queued_again(folder: Path) -> None:
     """The next supervisor starts the attempt that was decided, and knows who is left out, whatever the job's nodes."""
     world, nodes = world_of(folder, "b", "b", allocated=["a", "b"])
@@ -235,6 +250,36 @@ def test_without_a_spare_the_job_is_queued_again(folder: Path) -> None:
     assert after.supervise() == 0
     assert again.used == [("a", "e")]
     assert after.plans[0]["TACHOGRAPH_PLAN_REASON"] == "dead"
+
+
+def test_a_swap_is_no_part_of_the_budget_of_restarts(folder: Path) -> None:
+    """It lasts for one restart, of another trigger too; the swap has a budget of its own."""
+    own = folder.parent / "policy.yml"
+    own.write_text("""
+version: 1
+restarts: {per_hour: 2, per_run: 2}
+triggers:
+  dead:
+    for: 0s
+    cool_down: 1s
+    ladder: [exclude_node: {per_hour: 1, per_run: 1}, restart: {per_hour: 9, per_run: 9}, stop]
+""")
+    world, nodes = world_of(folder, "b", "b", "c", "d", policy=own)
+    assert world.supervise() == 1
+    assert [action for *_, action in world.decisions()] == ["restart", "exclude_node", "restart", "stop"]
+    assert "the budget of all restarts is used up (2 of 2 in the last hour" in world.entries[-1]["why"]
+    assert nodes.used == [("a", "b")] * 2 + [("a", "c")] * 2
+
+
+def test_a_job_may_be_queued_again_for_another_node(folder: Path) -> None:
+    """An attempt has begun since: the requeue before was of use."""
+    book = folder / NAME
+    world, _ = world_of(folder, "b", "b", allocated=["a", "b"])
+    world.supervise()
+    after, again = world_of(folder, "a", "a", allocated=["a", "c"], begin=50)
+    after.on_wait = lambda _: confirm(book)
+    assert after.supervise() == -signal.SIGTERM
+    assert again.queued == [["a", "b"]]
 
 
 def test_a_job_is_not_queued_again_for_ever(folder: Path) -> None:
@@ -331,12 +376,19 @@ def queue(left_out):
     return queue_again(left_out)
 
 nodes.queue_again = queue
-world.at = lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == sys.argv[2] else None
+
+def die(point):
+    if point == sys.argv[2] and len(world.children) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+world.at = die
 world.supervise()
 """
 
 
-@pytest.mark.parametrize("point", ["before exclude_node", "after exclude_node", "before requeue", "after requeue"])
+@pytest.mark.parametrize(
+    "point", ["before keep_evidence", "before exclude_node", "after exclude_node", "before requeue", "after requeue"]
+)
 def test_a_supervisor_killed_at_any_point_of_a_swap_loses_nothing(folder: Path, point: str) -> None:
     """The next one leaves the node out, with the plan that was decided; one intention in all, and one requeue."""
     done = subprocess.run(
@@ -347,6 +399,7 @@ def test_a_supervisor_killed_at_any_point_of_a_swap_loses_nothing(folder: Path, 
     assert after.supervise() == 0
     assert again.used == [("a", "e")]
     assert again.queued == []
+    assert after.entries[-1]["how"] == "finished"
     intents = [one["action"] for one in after.entries if one["kind"] == "intent" and one["action"] == "exclude_node"]
     assert intents == ["exclude_node"]
     assert after.plans[0]["TACHOGRAPH_PLAN_REASON"] == "dead"
