@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.supervise import journal
-from tachograph_lab.processes import Children, free_port
+from tachograph_lab.processes import Child, Children, free_port
 from tests.supervise.conftest import LAUNCHER, until
 
 ROOT = Path(__file__).parents[2]
@@ -36,14 +36,35 @@ class Cluster:
         munge = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
         socket = folder / "munge.socket"
         self._start("munged", socket.exists, "munged", "--force", "--foreground", f"--socket={socket}", *munge)
-        for node in NODES:
-            flags = (f"--socket={folder / node}.sock", "--web.listen-address=127.0.0.1:0", "--gpu.kmsg=")
-            web = folder / f"{node}.web.sock"
-            self._start(f"exporter-{node}", web.exists, sys.executable, str(ROOT / "tests/quick_exporter.py"), *flags)
         self._start("slurmctld", lambda: self.works("sinfo"), "slurmctld", "-D", "-f", str(folder / "slurm.conf"))
+        self._of_node: dict[str, list[Child]] = {}
         for node in NODES:
-            self._start(f"slurmd-{node}", lambda: True, "slurmd", "-D", "-N", node, "-f", str(folder / "slurm.conf"))
+            self._start_node(node)
         until(self.is_idle)
+
+    def _start_node(self, node: str) -> None:
+        flags = (f"--socket={self.folder / node}.sock", "--web.listen-address=127.0.0.1:0", "--gpu.kmsg=")
+        web = self.folder / f"{node}.web.sock"
+        exporter = [sys.executable, str(ROOT / "tests/quick_exporter.py"), *flags]
+        slurmd = ["slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf")]
+        self._of_node[node] = [
+            self._start(f"exporter-{node}", web.exists, *exporter),
+            self._start(f"slurmd-{node}", lambda: True, *slurmd),
+        ]
+
+    def lose(self, node: str, pid: int) -> None:
+        """Have all of a node vanish, with the rank of that process id, as without power; Slurm learns of it."""
+        stepd = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        for each in (pid, stepd, *(child.pid for child in self._of_node[node])):
+            os.kill(each, signal.SIGKILL)
+        (self.folder / f"{node}.web.sock").unlink()
+        self("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+
+    def bring_back(self, node: str) -> None:
+        """Have a node that was lost begin again."""
+        for child in self._of_node[node]:
+            child.stop()
+        self._start_node(node)
 
     def _configure(self) -> None:
         hook = self.folder / "task-prolog"
@@ -72,8 +93,10 @@ class Cluster:
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
         (self.folder / "state").mkdir()
 
-    def _start(self, name: str, ready: Callable[[], bool], *command: str) -> None:
-        self._children.start(name, command, self._environment()).wait_until(ready, 90.0)
+    def _start(self, name: str, ready: Callable[[], bool], *command: str) -> Child:
+        child = self._children.start(name, command, self._environment())
+        child.wait_until(ready, 90.0)
+        return child
 
     def _environment(self) -> Mapping[str, str]:
         mine = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER)}
@@ -150,17 +173,16 @@ class Job:
         found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return sorted((one for one in found if one["attempt"] == attempt), key=lambda one: int(one["rank"]))
 
-    def began(self, attempt: int, ranks: int = 2) -> list[dict[str, Any]]:
-        """Wait until all ranks of an attempt make steps that the exporters have seen; return what they left."""
-        found = until(lambda: len(now := self.plans(attempt)) == ranks and now)
-        steps = [self.folder / f"saved-{one['rank']}" for one in found]
-        least = [int(path.read_text() or "0") if path.exists() else 0 for path in steps]
-        until(
-            lambda: all(
-                path.exists() and int(path.read_text() or "0") > at + 30 for path, at in zip(steps, least, strict=True)
-            )
-        )
-        return list(found)
+    def began(self, attempt: int, ranks: int = 2, steps: int = 30) -> list[dict[str, Any]]:
+        """Wait until all ranks of an attempt have made so many steps, 20 a second; return what they left."""
+        found = list(until(lambda: len(now := self.plans(attempt)) == ranks and now))
+        begin = [self._steps(rank) for rank in range(ranks)]
+        until(lambda: all(self._steps(rank) >= begin[rank] + steps for rank in range(ranks)))
+        return found
+
+    def _steps(self, rank: int) -> int:
+        saved = self.folder / f"saved-{rank}"
+        return int(saved.read_text()) if saved.exists() else 0
 
     def strike(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Have the rank on a node send itself a signal."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tachograph.supervise import journal, slurm
-from tachograph.supervise.findings import NotThere, RunSeen, Unknown, worst
+from tachograph.supervise.findings import NotThere, RunSeen, Silent, Unknown, worst
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook, restarter
 from tachograph.supervise.ledger import SHADOW
@@ -118,7 +118,7 @@ def test_unknown_is_not_gone() -> None:
     """A node whose exporter is silent may have ranks that make steps; one that answers without the run has none."""
     parts = {"a": part("a", rank(0)), "b": part("b", rank(1))}
     silent = merged({**parts, "c": Unknown("no answer")})
-    assert silent == Unknown("nothing is known of node c: no answer")
+    assert silent == Silent("nothing is known of node c: no answer")
     assert isinstance(merged({**parts, "c": NotThere("no rank here")}), RunSeen)
     lacking = merged({"a": part("a", rank(0)), "b": NotThere("no rank here")})
     assert isinstance(lacking, Unknown)
@@ -345,6 +345,40 @@ def test_a_scheduler_that_is_restarted_is_waited_for(folder: Path) -> None:
             nodes.facts = {}
 
     world.on_wait = back
+    assert world.supervise() == 0
+    assert world.decisions() == [("act", "dead", "restart")]
+
+
+def lost_node(seconds: float, world: World, nodes: Nodes) -> RunSeen | Unknown:
+    """What is known of a run whose second node is lost after half a minute."""
+    if len(world.children) > 1 or seconds < 28.0:
+        return run(rank(0, node="a"), rank(1, node="b"))
+    return Silent("nothing is known of node b: it does not answer")
+
+
+@pytest.mark.parametrize(("after", "decided"), [(200.0, [("act", "exited", "restart")]), (1000.0, [])])
+def test_a_node_that_is_lost_as_a_whole(folder: Path, after: float, decided: object) -> None:
+    """Its exporter is silent, which is no reason; that its scheduler says so, some minutes later, is one."""
+    world = World(folder, lambda _, seconds: lost_node(seconds, world, nodes), ends=[(1, 30.0), (0, 30.0)])
+    world.launcher = nodes = Nodes(world)
+
+    def find_out(world: World) -> None:
+        nodes.facts = {"lost": ("b",)} if len(world.children) == 1 and world.now > after else {}
+
+    world.on_wait = find_out
+    assert world.supervise() == (0 if decided else 1)
+    assert world.decisions() == decided
+    assert world.did.count("started") == (2 if decided else 1)
+    assert world.now < 600.0
+
+
+def test_a_node_that_answers_again_is_not_lost(folder: Path) -> None:
+    """Its exporter was restarted: what it says of the ranks is what counts."""
+    world = World(
+        folder, lambda attempt, seconds: run() if attempt else Silent("b") if seconds < 60.0 else died(7, "b"),
+        ends=[(1, 30.0), (0, 30.0)],
+    )  # fmt: skip
+    world.launcher = Nodes(world)
     assert world.supervise() == 0
     assert world.decisions() == [("act", "dead", "restart")]
 

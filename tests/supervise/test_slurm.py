@@ -112,6 +112,20 @@ def test_a_node_that_slurm_takes_away_is_not_restarted_on(job: Job, cluster: Clu
     assert "1 of the run's 2 nodes (n2 is " in job.said()
 
 
+def test_a_spare_takes_the_place_of_a_node_that_is_lost(job: Job, cluster: Cluster) -> None:
+    """Its exporter is silent, and that is no reason to do anything: that Slurm says it is down is one."""
+    job.submit(3, "--spares", "1", sbatch=["--no-kill"])
+    _, second = job.began(0, steps=250)  # the supervisor looks every 5 s
+    try:
+        cluster.lose("n2", second["pid"])
+        assert [one["node"] for one in job.began(1)] == ["n1", "n3"]
+    finally:
+        cluster.bring_back("n2")
+    job.finish()
+    assert job.decisions() == [("act", "exited", "restart")]
+    assert "n2 is down or does not answer its scheduler" in job.said()
+
+
 def test_a_preempted_job_is_left_alone(job: Job, cluster: Cluster) -> None:
     """No decision, no part of the budget; Slurm queues it again, and the next supervisor starts the next attempt."""
     job.submit(2)

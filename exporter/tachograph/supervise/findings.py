@@ -125,6 +125,10 @@ class NotThere(Unknown):
     """The exporter answers, and has no rank of the run."""
 
 
+class Silent(Unknown):
+    """A node of the run does not answer: it may be lost as a whole, which a scheduler knows some minutes later."""
+
+
 class FindingSource:
     """The exporter at an address, asked for one run under the last of these names by which it shows one.
 
@@ -198,6 +202,13 @@ class FindingSource:
             return _run(said, self._names, self._node)
         except UNREADABLE as error:
             return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
+
+
+def nothing_seen(name: str) -> RunSeen:
+    """Return a run of which no rank was ever seen."""
+    return RunSeen(
+        name, (), "dead", 0, None, math.inf, None, None, None, ranks=(), problems=(), gpu_trouble=()
+    )  # fmt: skip
 
 
 def whole(seen: RunSeen | Unknown) -> RunSeen | Unknown:

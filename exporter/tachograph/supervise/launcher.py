@@ -18,7 +18,8 @@ class Outlook:
     """What a scheduler says: why it is ending the job, how long the job has its nodes, where a next attempt can run.
 
     `unknown` says why none of it is known, `why` why the next attempt cannot run where this one does, `size` is the
-    number of the run's nodes, `restarter` a program that restarts ranks itself while the command runs.
+    number of the run's nodes, `restarter` a program that restarts ranks itself while the command runs, `lost` are nodes
+    of this attempt that are down.
     """
 
     withdrawn: str = ""
@@ -28,6 +29,7 @@ class Outlook:
     why: str = ""
     size: int = 1
     restarter: str = ""
+    lost: tuple[str, ...] = ()
 
 
 def restarter(command: Sequence[str], environment: Mapping[str, str]) -> str:

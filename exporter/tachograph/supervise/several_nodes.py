@@ -11,7 +11,7 @@ from dataclasses import replace
 from tachograph.catalog.rank import ALIVE
 from tachograph.diagnosis import STATES
 from tachograph.humanize import plural
-from tachograph.supervise.findings import FindingSource, NotThere, RankSeen, RunSeen, Unknown, whole
+from tachograph.supervise.findings import FindingSource, NotThere, RankSeen, RunSeen, Silent, Unknown, whole
 
 
 class SeveralNodes:
@@ -46,7 +46,7 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
     if silent:
         first = next(iter(silent.values()))
         more = f", nor of {plural(len(silent) - 1, 'other node')}" if len(silent) > 1 else ""
-        return Unknown(f"nothing is known of node {next(iter(silent))}{more}: {first.why}")
+        return Silent(f"nothing is known of node {next(iter(silent))}{more}: {first.why}")
     shown = [part for part in parts.values() if isinstance(part, RunSeen) and part.ranks]
     if not shown:
         return next(map(whole, parts.values()), Unknown("no node of the run is known"))

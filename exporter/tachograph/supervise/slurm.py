@@ -28,6 +28,7 @@ _UNUSABLE = re.compile(
     r"\b(DOWN|DRAIN\w*|FAIL\w*|INVAL\w*|NOT_RESPONDING|PLANNED_DOWN|POWER\w*|REBOOT\w*|UNKNOWN)\b|\*"
 )
 """States and flags of a node that takes no new work."""
+_LOST = re.compile(r"\b(DOWN|NOT_RESPONDING)\b|\*")
 
 
 class SlurmError(Exception):
@@ -44,6 +45,10 @@ class JobSeen:
     seconds_left: float | None
     left_out: tuple[str, ...]
     nodes: Mapping[str, str]
+
+    def lost(self, node: str) -> bool:
+        """Return whether Slurm says of a node that it is down or does not answer, or has taken it from the job."""
+        return _LOST.search(self.nodes.get(node, "DOWN")) is not None
 
     def unusable(self, node: str) -> bool:
         """Return whether Slurm says of a node that nothing new should run there."""

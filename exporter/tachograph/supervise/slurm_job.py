@@ -70,16 +70,13 @@ class SlurmJob:
         usable = [node for node in self._allocated if node not in left_out and not seen.unusable(node)]
         where, why = IN_PLACE, ""
         if len(usable) < self._needed:
-            gone = [
-                f"{node} is {seen.nodes[node]}"
-                for node in self._allocated
-                if node in seen.nodes and seen.unusable(node)
-            ]
+            gone = [f"{node} is {seen.nodes.get(node, 'gone')}" for node in self._allocated if seen.unusable(node)]
             lacking = [*(f"{node} is left out" for node in self._allocated if node in left_out), *gone]
             why = f"job {self.number} has {len(usable)} of the run's {self._needed} nodes ({listed(lacking)})"
             where = QUEUED_AGAIN if seen.may_queue_again else NOWHERE
             why += "" if seen.may_queue_again else ", and it may not be queued again (sbatch --requeue)"
-        return Outlook(withdrawn, "", seen.seconds_left, where, why, self._needed, self._restarter)
+        lost = tuple(node for node in self.used if seen.lost(node))
+        return Outlook(withdrawn, "", seen.seconds_left, where, why, self._needed, self._restarter, lost)
 
     def queue_again(self, left_out: Collection[str]) -> str:
         """Have the job queued again without these nodes; Slurm ends this process soon after."""

@@ -16,7 +16,18 @@ from pathlib import Path
 from tachograph.humanize import age, count, listed
 from tachograph.supervise.decision import COOL_DOWN, GONE, WAIT, Decision, Situation, decide, held_back, not_before
 from tachograph.supervise.deeds import DONE, UNKILLABLE, Deeds, Keep
-from tachograph.supervise.findings import EXITED, FROZEN, HUNG, TOLD, RunFinding, RunSeen, Unknown, worst
+from tachograph.supervise.findings import (
+    EXITED,
+    FROZEN,
+    HUNG,
+    TOLD,
+    RunFinding,
+    RunSeen,
+    Silent,
+    Unknown,
+    nothing_seen,
+    worst,
+)
 from tachograph.supervise.journal import (
     ATTEMPT,
     BLIND,
@@ -55,8 +66,10 @@ BLIND_SECONDS = 120.0
 ASK_SECONDS = 1800.0
 """How long a confirmation is awaited for a training that has ended."""
 SCHEDULER_SECONDS, ASK_SCHEDULER_SECONDS = 120.0, 2.0
-"""How long a scheduler may take to end this process once the job is queued again, or to answer after it was restarted;
-and how often it is asked again."""
+"""How long a scheduler may take to end this process once the job is queued again, or to answer after a restart of its
+own; and how often it is asked again."""
+LOST_SECONDS = 420.0
+"""How long a silent node is waited for, or its scheduler to say that it is lost: Slurm takes 5 minutes by default."""
 
 STATUS_STOPPED = 3
 """The exit status for a training that the policy ended."""
@@ -192,7 +205,9 @@ class Supervisor:
     def _placed(self) -> int | None:
         """Have the job queued again if the attempt cannot run in it; return the exit status then."""
         left_out = self._left_out()
-        outlook = self._launcher.outlook(left_out, fresh=True)
+        outlook = self._known_outlook(left_out)
+        if self._told:
+            return -self._told[0]
         is_due = self._memory.due is not None or bool(left_out)
         if self._ledger.mode == SHADOW or outlook.unknown or not is_due:
             return None
@@ -256,13 +271,16 @@ class Supervisor:
         """Conclude why the command has ended; return its status, None where another attempt is due."""
         before = self._observer.seen
         seen: RunSeen | Unknown = Unknown("its ranks were not looked at")
-        if training.status != 0:
-            self._withdrawn = self._known_outlook().withdrawn
+        lost: Sequence[str] = ()
         try:
+            if training.status != 0:
+                self._withdrawn = self._known_outlook().withdrawn
             if not self._acquitted(training, training.status, seen):
                 seen = self._settled(training)
             if isinstance(seen, RunSeen):
                 self._observer.note(seen)
+            elif training.status != 0:
+                lost = self._launcher.outlook((), fresh=True).lost
         except Exception as error:  # noqa: BLE001 - whatever it is, the status is the command's
             self._ledger.fault(error)
         end = training.wait()
@@ -274,7 +292,7 @@ class Supervisor:
         if how := self._acquitted(training, end.status, seen):
             self._ended(how, status, self._withdrawn or _why(how, status, self._told))
             return status
-        if isinstance(seen, Unknown):
+        if isinstance(seen, Unknown) and not lost:
             self._ended(FAILED, status, f"nothing is done, as nothing is known: {seen.why}")
             self._say(
                 f"the command of run {self._run} ended with {_status(status)}, and is not restarted, as nothing is "
@@ -282,7 +300,12 @@ class Supervisor:
             )
             return status
         try:
-            return self._after_failure(training, self._cause(training, end, seen, before), status, seen)
+            if isinstance(seen, Unknown):
+                seen = before or nothing_seen(self._run)
+                finding = self._loss_of(lost, seen)
+            else:
+                finding = self._cause(training, end, seen, before)
+            return self._after_failure(training, finding, status, seen)
         except Exception as error:  # noqa: BLE001 - the same
             self._ledger.fault(error)
             return status
@@ -300,10 +323,10 @@ class Supervisor:
         ends = [rank for rank in seen.ranks if rank.state in ("dead", "failed")]
         return EXTERNAL if ends and all(rank.end_reason in TOLD for rank in ends) else ""
 
-    def _known_outlook(self) -> Outlook:
+    def _known_outlook(self, left_out: Collection[str] = ()) -> Outlook:
         """Return what the scheduler says, which may be restarted meanwhile."""
         deadline = self._clock.monotonic() + SCHEDULER_SECONDS
-        while (outlook := self._launcher.outlook((), fresh=True)).unknown and self._clock.monotonic() < deadline:
+        while (outlook := self._launcher.outlook(left_out, fresh=True)).unknown and self._clock.monotonic() < deadline:
             if self._signalled_within(ASK_SCHEDULER_SECONDS):
                 break
         return outlook
@@ -312,11 +335,18 @@ class Supervisor:
         """Return what is known once the exporter shows how the ranks have ended, or after a while."""
         before = self._observer.seen
         deadline = self._clock.monotonic() + (SETTLE_SECONDS if before is not None else UNSEEN_SECONDS)
+        lost = deadline + LOST_SECONDS
         while True:
             seen = self._observer.look_for_news(training)
             is_settled = isinstance(seen, RunSeen) and not seen.is_alive
-            if is_settled or self._clock.monotonic() >= deadline:
+            now = self._clock.monotonic()
+            if is_settled or now >= (lost if isinstance(seen, Silent) else deadline):
                 return seen
+            if now >= deadline:
+                outlook = self._launcher.outlook((), fresh=True)
+                self._withdrawn = outlook.withdrawn
+                if outlook.withdrawn or outlook.lost or self._signalled_within(ASK_SCHEDULER_SECONDS):
+                    return seen
             self._signalled_within(WAIT_SECONDS)
 
     def _cause(self, training: RunningAttempt, end: AttemptEnd, seen: RunSeen, before: RunSeen | None) -> RunFinding:
@@ -336,6 +366,13 @@ class Supervisor:
             return found
         said = f"The command of run {self._run} ended with {_status(status)}, and no rank failed before it."
         return RunFinding(EXITED, (), _status(status), seen.step, "", said)
+
+    def _loss_of(self, nodes: Sequence[str], seen: RunSeen) -> RunFinding:
+        """Return the finding that nodes are lost as a whole, with whatever ran on them, as their scheduler says."""
+        said = (
+            f"The command of run {self._run} has ended, and {listed(nodes)} is down or does not answer its scheduler."
+        )
+        return RunFinding(EXITED, (), "node_lost", seen.step, "", said)
 
     def _after_failure(self, training: RunningAttempt, finding: RunFinding, status: int, seen: RunSeen) -> int | None:
         """Do what the policy says of a command that has ended; return the status, None for another attempt."""
