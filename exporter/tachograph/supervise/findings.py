@@ -74,7 +74,7 @@ class RankSeen:
     has_gpu_trouble: bool = False
 
 
-class Problem(NamedTuple):
+class NodeProblem(NamedTuple):
     """Something that is wrong, in words, what usually helps, and the node that says so."""
 
     text: str
@@ -96,7 +96,7 @@ class RunSeen:
     culprit: int | None
     checkpoint_step: int | None
     ranks: tuple[RankSeen, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[NodeProblem, ...]
     gpu_trouble: tuple[str, ...]
 
     @property
@@ -260,7 +260,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
         checkpoint_step=_whole(run["checkpoint_step"]),
         ranks=tuple(ranks),
         problems=tuple(
-            Problem(_text(one["text"]), _text(one["remedy"]), node)
+            NodeProblem(_text(one["text"]), _text(one["remedy"]), node)
             for one in said["problems"]
             if one["run"] == run["run"]
         ),
@@ -389,7 +389,7 @@ def _finding(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFindin
         line = "" if first.message.startswith(WITHHELD) else first.message
     elif trigger in (FROZEN, HUNG) and (trigger == FROZEN or run.culprit is not None):
         line = first.where
-    unsaid = Problem(f"Run {run.name}: {trigger.replace('_', ' ')}.", "")
+    unsaid = NodeProblem(f"Run {run.name}: {trigger.replace('_', ' ')}.", "")
     words, remedy, _ = next((problem for problem in run.problems if problem.node == first.node), unsaid)
     if trigger == GPU_FAULT:
         words, remedy = f"Run {run.name} is on a broken GPU: {run.gpu_trouble[0]}.", kind_of(ALERTS[trigger]).runbook

@@ -1,4 +1,4 @@
-"""What differs between launchers: how an attempt is started, and what a scheduler says of this one and the next."""
+"""The interface of launchers: how an attempt is started, and how its scheduler sees this one and the next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IN_PLACE, QUEUED_AGAIN, NOWHERE = "in_place", "queued_again", "nowhere"
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a scheduler says: why it is ending the job, how long the job has its nodes, where a next attempt can run.
+    """A scheduler's view: why it is ending the job, how long the job has its nodes, where a next attempt can run.
 
     `unknown` says why none of it is known, `why` why the next attempt cannot run where this one does, `size` is the
     number of the run's nodes, `restarter` a program that restarts ranks itself while the command runs, `lost` are nodes

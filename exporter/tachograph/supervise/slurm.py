@@ -1,4 +1,4 @@
-"""What Slurm says of a job, its nodes and its steps, and what it is told: by `scontrol` and `scancel` alone."""
+"""Asks Slurm about a job, its nodes and its steps, and tells it what to do with them: `scontrol` and `scancel`."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def queue_again(number: str, left_out: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True)
-class Step:
+class JobStep:
     """A step of a job, and the process id of the srun that waits for it; 0 where it is on another node or is none."""
 
     name: str
     srun: int
 
 
-def steps(number: str) -> list[Step]:
+def steps(number: str) -> list[JobStep]:
     """Return the steps of a job that tasks run in; raise SlurmError."""
     try:
         said = _call("scontrol", "show", "step", number)
@@ -118,14 +118,14 @@ def steps(number: str) -> list[Step]:
     return list(_steps(said))
 
 
-def _steps(said: str) -> Iterator[Step]:
+def _steps(said: str) -> Iterator[JobStep]:
     here = socket.gethostname().partition(".")[0]
     for block in said.split("\n\n"):
         fields = _fields(block)
         name = fields.get("StepId", "")
         host, _, pid = fields.get("SrunHost:Pid", "").rpartition(":")
         if re.fullmatch(r"\d+\.\d+(\+\d+)?", name):
-            yield Step(name, int(pid) if pid.isdigit() and host.partition(".")[0] == here else 0)
+            yield JobStep(name, int(pid) if pid.isdigit() and host.partition(".")[0] == here else 0)
 
 
 def end_steps(number: str, srun: int, grace: float) -> bool:
