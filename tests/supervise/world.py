@@ -105,6 +105,8 @@ class World:
     """By how many seconds somebody sets the time of the day, by seconds since the beginning."""
     on_wait: Callable[[World], None] = lambda _: None
     at: Callable[[str], None] = lambda _: None
+    told: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+    """What the exporter is told, and when."""
     last: float = 1800.0
 
     def wait(self, others: object, seconds: float) -> list[int]:
@@ -142,6 +144,7 @@ class World:
             "r", policy.read(self.policy), self.mode, journal, self,
             start=self.start, keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
             clock=Clocks(self.wall, lambda: self.now), at=self.at,
+            tell=lambda facts: self.told.append((self.now, facts())),
         )  # fmt: skip
 
     def supervise(self) -> int:

@@ -27,12 +27,13 @@ from tachograph.server_address import exporter_url, web_socket_path
 from tachograph.supervise import evidence, history, journal
 from tachograph.supervise import policy as policies
 from tachograph.supervise.findings import TRIGGERS, FindingSource
+from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
 from tachograph.supervise.ledger import MODES, SHADOW
-from tachograph.supervise.memory import ASKED
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.signals import Signals
 from tachograph.supervise.supervisor import CONFIRMATIONS, Supervisor
+from tachograph.supervise.totals import ASKED
 from tachograph.supervise.training import AttemptProcesses
 from tachograph.watch.program import end_as
 from tachograph.wire import socket_path
@@ -166,12 +167,12 @@ def _run(given: argparse.Namespace, policy: Policy, address: str, command: Seque
         + (f"; not in the policy, and left alone: {', '.join(alone)}" if alone else "")
     )
     try:
-        with Signals() as signals:
+        with Heartbeat(socket_path(), run) as heartbeat, Signals() as signals:
             status = Supervisor(
                 run, policy, given.mode, book, source,
                 start=lambda environment: AttemptProcesses(command, environment, book.descriptor),
                 keep=lambda number, seen: evidence.keep(address, seen, kept / number, given.logs),
-                say=_say, signals=signals,
+                say=_say, signals=signals, tell=heartbeat.tell,
             ).supervise(redact(shlex.join(command)))  # fmt: skip
     finally:
         book.close()

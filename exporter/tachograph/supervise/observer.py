@@ -43,6 +43,8 @@ class RunObserver:
         self._source, self._clock = source, clock
         self.checkpoints = list(checkpoints)
         self.seen: RunSeen | None = None
+        self.first_step: int | None = None
+        """The step at which this attempt was first seen."""
         self._best_before: int | None = None
         self._began = 0.0
         self._processes: dict[int, tuple[int, str]] = {}
@@ -51,6 +53,7 @@ class RunObserver:
         """Note that an attempt begins, after others that came to this step."""
         self._source.begin()
         self.seen, self._best_before, self._processes = None, best_step, {}
+        self.first_step = None
         self._began = self._clock.monotonic()
 
     def look(self, training: RunningAttempt) -> RunSeen | Unknown:
@@ -79,6 +82,7 @@ class RunObserver:
     def note(self, seen: RunSeen) -> bool:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
+        self.first_step = seen.step if self.first_step is None else self.first_step
         step = seen.checkpoint_step
         if step is not None and step not in self.checkpoints[-1:]:
             self.checkpoints = [*(one for one in self.checkpoints if one < step), step][-CHECKPOINTS_KEPT:]

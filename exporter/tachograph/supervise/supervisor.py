@@ -17,6 +17,8 @@ from tachograph.humanize import age, count, listed
 from tachograph.supervise.decision import COOL_DOWN, GONE, WAIT, Decision, Situation, decide, held_back, not_before
 from tachograph.supervise.deeds import DONE, UNKILLABLE, Deeds, Keep
 from tachograph.supervise.findings import EXITED, FROZEN, HUNG, TOLD, RunFinding, RunSeen, Unknown, worst
+from tachograph.supervise.heartbeat import Facts, facts_of
+from tachograph.supervise.hindsight import Hindsight
 from tachograph.supervise.journal import (
     ATTEMPT,
     BLIND,
@@ -31,11 +33,12 @@ from tachograph.supervise.journal import (
     owners,
 )
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
-from tachograph.supervise.memory import ASKED, DECIDED, EXTERNAL, FAILED, FINISHED, LOST, STOPPED, WOULD
+from tachograph.supervise.memory import EXTERNAL, FAILED, FINISHED, LOST, STOPPED
 from tachograph.supervise.observer import Clocks, RunObserver, RunWatch
 from tachograph.supervise.plan import AttemptPlan
 from tachograph.supervise.policy import KEEP_EVIDENCE, LEAVE, NOTIFY, RESTARTS, STOP, Policy, Rule
 from tachograph.supervise.signals import Signals
+from tachograph.supervise.totals import ASKED, DECIDED, WOULD
 from tachograph.supervise.training import AttemptEnd, RunningAttempt
 
 POLL_SECONDS = 5.0
@@ -97,8 +100,10 @@ class Supervisor:
         say: Callable[[str], None],
         signals: Signals,
         clock: Clocks | None = None,
+        tell: Callable[[Callable[[], Facts]], None] = lambda _: None,
         at: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._tell = tell
         self._run, self._policy = run, policy
         self._start, self._say, self._signals, self._at = start, say, signals, at
         self._clock = clock or Clocks()
@@ -106,6 +111,7 @@ class Supervisor:
         self._memory = self._ledger.memory
         self._observer = RunObserver(source, self._clock, self._memory.checkpoints)
         self._deeds = Deeds(self._ledger, keep, say, at)
+        self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._told: list[int] = []
         self._pending: OpenFinding | None = None
         self._blind_since: float | None = None
@@ -164,8 +170,8 @@ class Supervisor:
             self._ledger.write(OUTCOME, id=entry["id"], action=action, ok=action != KEEP_EVIDENCE, text=text)
         if (decided := self._memory.decided) is not None:
             stopped |= decided["action"] == STOP
-            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step")
-            self._ledger.write(INTENT, **{name: decided[name] for name in names})
+            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step", "found")
+            self._ledger.write(INTENT, **{name: decided[name] for name in names if name in decided})
             text = "decided by the last supervisor, and the training ended with it"
             self._ledger.write(OUTCOME, id=decided["id"], action=decided["action"], ok=True, text=text)
         if self._memory.runs:
@@ -173,6 +179,7 @@ class Supervisor:
             self._ledger.write(
                 ENDED, how=LOST, status=None, step=None, checkpoints=self._memory.checkpoints, why=why
             )  # fmt: skip
+        self._hindsight.catch_up()
         if not stopped:
             return None
         self._say(
@@ -334,11 +341,19 @@ class Supervisor:
         seen = self._observer.seen
         step = None if seen is None else seen.step
         self._ledger.write(ENDED, how=how, status=status, step=step, checkpoints=self._observer.checkpoints, why=why)
+        self._hindsight.end(how)
+        self._beat()
+
+    def _beat(self) -> None:
+        """Say that this supervisor looks, and how it is."""
+        blind = 0.0 if self._blind_since is None else self._clock.monotonic() - self._blind_since
+        self._tell(lambda: facts_of(self._ledger, self._policy, blind, self._clock.now()))
 
     # Findings while the command runs.
 
     def _look(self, training: RunningAttempt) -> tuple[bool, int | None]:
         """Look once, and act; return whether the attempt is over by that, and then the exit status, None for a next."""
+        self._beat()
         try:
             seen = self._observer.look_for_news(training)
             self._note_blindness(seen)
@@ -372,7 +387,9 @@ class Supervisor:
         """Act on what is wrong with a run whose command runs; return the same as `_look`."""
         moved = self._observer.note(seen)
         finding = worst(seen)
+        self._hindsight.look(seen, finding)
         if finding is None:
+            self._ledger.note_steps(self._observer.first_step, seen.step)
             self._withdraw()
             return False, None
         pending = self._open(finding)
@@ -473,6 +490,7 @@ class Supervisor:
         answer = folder / CONFIRMATIONS / pending.number
         deadline = self._clock.monotonic() + wait
         while not self._is_confirmed(answer):
+            self._beat()
             if self._clock.monotonic() >= deadline or self._signalled_within(WAIT_SECONDS):
                 return False
         return True
