@@ -174,6 +174,7 @@ def test_history_and_confirm_without_a_journal(tmp_path: Path, capsys: pytest.Ca
         (["--mode", "atc", "--", "true"], "--mode: 'atc': did you mean act?"),
         (["--run", "a\nb", "--", "true"], "cannot name a run"),
         (["--exporter", "ftp://x", "--", "true"], "--exporter ftp://x: expected HOST"),
+        (["--alertmanager", "ftp://x", "--", "true"], "expected HOST"),
     ],
 )
 def test_wrong_arguments(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from tachograph.supervise import policy
 from tachograph.supervise.findings import RankSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME, Journal, read
 from tachograph.supervise.ledger import ACT
-from tachograph.supervise.observer import Clocks
+from tachograph.supervise.observer import Clocks, Silenced, never_silenced
 from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.training import AttemptEnd
 
@@ -105,6 +105,7 @@ class World:
     """By how many seconds somebody sets the time of the day, by seconds since the beginning."""
     on_wait: Callable[[World], None] = lambda _: None
     at: Callable[[str], None] = lambda _: None
+    silenced: Silenced = never_silenced
     told: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
     """What the exporter is told, and when."""
     last: float = 1800.0
@@ -144,7 +145,7 @@ class World:
             "r", policy.read(self.policy), self.mode, journal, self,
             start=self.start, keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
             clock=Clocks(self.wall, lambda: self.now), at=self.at,
-            tell=lambda facts: self.told.append((self.now, facts())),
+            tell=lambda facts: self.told.append((self.now, facts())), silenced=self.silenced,
         )  # fmt: skip
 
     def supervise(self) -> int:

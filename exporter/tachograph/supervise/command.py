@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tachograph import atomic_file
+from tachograph.alertmanager_api import AlertmanagerError
 from tachograph.client.core.arguments import name as valid_name
 from tachograph.client.hello.identity import discover
 from tachograph.command_line import CommandParser
@@ -30,8 +31,10 @@ from tachograph.supervise.findings import TRIGGERS, FindingSource
 from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
 from tachograph.supervise.ledger import MODES, SHADOW
+from tachograph.supervise.observer import Silenced, never_silenced
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.signals import Signals
+from tachograph.supervise.silences import MaintenanceSilences
 from tachograph.supervise.supervisor import CONFIRMATIONS, Supervisor
 from tachograph.supervise.totals import ASKED
 from tachograph.supervise.training import AttemptProcesses
@@ -112,6 +115,10 @@ def _parser() -> CommandParser:
         help="a log or a folder of logs, whose ends are evidence (repeatable)",
     )  # fmt: skip
     parser.add_argument("--state", type=Path, metavar="FOLDER", help=f"of journal and plans (default: {FOLDER}/RUN)")
+    parser.add_argument(
+        "--alertmanager", metavar="ADDRESS",
+        help="HOST, HOST:PORT or a URL: nothing is done within its silences (default: silences are not asked for)",
+    )  # fmt: skip
     parser.add_argument("--exporter", metavar="NODE|URL", help="the exporter (default: the one of the ranks' socket)")
     return parser
 
@@ -137,10 +144,14 @@ def _supervise(words: Sequence[str]) -> int:
         address = _address(given.exporter)
     except ValueError as error:
         parser.error(f"--exporter {given.exporter}: {error}; expected a node, node:port or a URL")
-    return _run(given, policy, address, command)
+    try:
+        silenced = MaintenanceSilences(given.alertmanager, _say).hold if given.alertmanager else never_silenced
+    except AlertmanagerError as error:
+        parser.error(str(error))
+    return _run(given, policy, address, command, silenced)
 
 
-def _run(given: argparse.Namespace, policy: Policy, address: str, command: Sequence[str]) -> int:
+def _run(given: argparse.Namespace, policy: Policy, address: str, command: Sequence[str], silenced: Silenced) -> int:
     """Supervise the command, and return its status or end by its signal."""
     run = given.run or discover({}, os.environ).run
     folder = given.state or state_folder(run)
@@ -172,7 +183,7 @@ def _run(given: argparse.Namespace, policy: Policy, address: str, command: Seque
                 run, policy, given.mode, book, source,
                 start=lambda environment: AttemptProcesses(command, environment, book.descriptor),
                 keep=lambda number, seen: evidence.keep(address, seen, kept / number, given.logs),
-                say=_say, signals=signals, tell=heartbeat.tell,
+                say=_say, signals=signals, tell=heartbeat.tell, silenced=silenced,
             ).supervise(redact(shlex.join(command)))  # fmt: skip
     finally:
         book.close()

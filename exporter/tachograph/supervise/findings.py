@@ -82,6 +82,7 @@ class RunSeen:
     ranks: tuple[RankSeen, ...]
     problems: tuple[tuple[str, str], ...]
     gpu_trouble: tuple[str, ...]
+    node: str = ""
 
     @property
     def step(self) -> int | None:
@@ -206,6 +207,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str]) -> RunSeen | Unknown:
         gpu_trouble=tuple(
             f"GPU {gpu['gpu']} {text}" for gpu in said["gpus"] if gpu["uuid"] in uuids for text in gpu["trouble"]
         ),
+        node=_text(said["node"]),
     )
 
 

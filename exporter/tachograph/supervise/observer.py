@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tachograph.process_tree import below, started_at
-from tachograph.supervise.decision import Situation
+from tachograph.supervise.decision import Hold, Situation
 from tachograph.supervise.findings import RankSeen, RunFinding, RunSeen, Unknown
 from tachograph.supervise.training import RunningAttempt
 
@@ -36,11 +36,19 @@ class RunWatch(Protocol):
         """Return what is known of the run now."""
 
 
+Silenced = Callable[[RunFinding, RunSeen, bool], Hold | None]
+"""Returns what a maintenance silence holds back; waits a few seconds for an answer if that is asked for."""
+
+
+def never_silenced(_: RunFinding, __: RunSeen, ___: bool) -> None:
+    """Hold nothing back: no Alertmanager is asked."""
+
+
 class RunObserver:
     """Looks at one run, attempt after attempt; `seen` is what was last noted of this one, `checkpoints` are steps."""
 
-    def __init__(self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int]) -> None:
-        self._source, self._clock = source, clock
+    def __init__(self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int], silenced: Silenced) -> None:
+        self._source, self._clock, self.silenced = source, clock, silenced
         self.checkpoints = list(checkpoints)
         self.seen: RunSeen | None = None
         self.first_step: int | None = None
@@ -103,6 +111,7 @@ class RunObserver:
             is_there=self._is_there,
             checkpoints=tuple(self.checkpoints),
             gained=furthest is not None and (best is None or furthest > best),
+            silence=self.silenced(finding, seen, ended),
         )
 
     def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tachograph.humanize import age, count, listed
-from tachograph.supervise.decision import COOL_DOWN, GONE, WAIT, Decision, Situation, decide, held_back, not_before
+from tachograph.supervise.decision import (
+    COOL_DOWN,
+    GONE,
+    WAIT,
+    Decision,
+    Hold,
+    Situation,
+    decide,
+    held_back,
+    not_before,
+)
 from tachograph.supervise.deeds import DONE, UNKILLABLE, Deeds, Keep
 from tachograph.supervise.findings import EXITED, FROZEN, HUNG, TOLD, RunFinding, RunSeen, Unknown, worst
 from tachograph.supervise.heartbeat import Facts, facts_of
@@ -34,7 +44,7 @@ from tachograph.supervise.journal import (
 )
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
 from tachograph.supervise.memory import EXTERNAL, FAILED, FINISHED, LOST, STOPPED
-from tachograph.supervise.observer import Clocks, RunObserver, RunWatch
+from tachograph.supervise.observer import Clocks, RunObserver, RunWatch, Silenced, never_silenced
 from tachograph.supervise.plan import AttemptPlan
 from tachograph.supervise.policy import KEEP_EVIDENCE, LEAVE, NOTIFY, RESTARTS, STOP, Policy, Rule
 from tachograph.supervise.signals import Signals
@@ -101,6 +111,7 @@ class Supervisor:
         signals: Signals,
         clock: Clocks | None = None,
         tell: Callable[[Callable[[], Facts]], None] = lambda _: None,
+        silenced: Silenced = never_silenced,
         at: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tell = tell
@@ -109,7 +120,7 @@ class Supervisor:
         self._clock = clock or Clocks()
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
-        self._observer = RunObserver(source, self._clock, self._memory.checkpoints)
+        self._observer = RunObserver(source, self._clock, self._memory.checkpoints, silenced)
         self._deeds = Deeds(self._ledger, keep, say, at)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._told: list[int] = []
@@ -315,6 +326,7 @@ class Supervisor:
             decision = decide(situation, self._policy, rule, self._memory)
         if not self._may(situation, decision, pending, wait=ASK_SECONDS):
             why = {SHADOW: "nothing is done in shadow mode", ASK: "nobody confirmed it"}.get(self._ledger.mode, "")
+            why = why if situation.silence is None else situation.silence.why
             self._ended(FAILED, status, "a signal came" if self._told else why)
             return status
         result = self._carry_out(training, situation, rule, decision, pending)
@@ -459,6 +471,9 @@ class Supervisor:
         `wait` is for how many seconds to wait for that here.
         """
         mode = self._ledger.mode
+        if situation.silence is not None:  # made while a restart waited for its cool-down
+            self._ledger.hold(situation, *situation.silence)
+            return False
         if mode == SHADOW:
             if not pending.is_done:
                 pending.is_done = True
@@ -521,10 +536,15 @@ class Supervisor:
             self._pass_on(training, number)
         seen = self._observer.look(training)
         finding = worst(seen) if isinstance(seen, RunSeen) else None
-        if not self._told and not training.has_ended() and finding and finding.trigger == situation.finding.trigger:
-            return True
+        is_same = finding is not None and finding.trigger == situation.finding.trigger
+        if is_same and not self._told and not training.has_ended() and isinstance(seen, RunSeen):
+            hold = self._observer.silenced(situation.finding, seen, True)
+            if hold is None:
+                return True
+        else:
+            hold = Hold(GONE, "it was gone before anything was ended")
         self._pending = None
-        self._ledger.hold(situation, GONE, "it was gone before anything was ended")
+        self._ledger.hold(situation, *hold)
         return False
 
 
