@@ -140,7 +140,7 @@ class FindingSource:
             )
         return replace(shown, ranks=ranks)
 
-    def _answer(self) -> HttpResponse:
+    def answer(self) -> HttpResponse:
         """Return what the exporter answers, all of it in time; raise HttpError."""
         if self._question is not None and self._question.is_alive():
             raise HttpError("the last question is still open")
@@ -155,7 +155,7 @@ class FindingSource:
     def _ask(self) -> RunSeen | Unknown:
         """Return the run with all its ranks."""
         try:
-            answer = self._answer()
+            answer = self.answer()
         except HttpError as error:
             return Unknown(f"the exporter at {self._shown} does not answer: {error}")
         if answer.status != 200:

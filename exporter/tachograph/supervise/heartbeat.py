@@ -49,7 +49,8 @@ class Heartbeat:
     """What is sent to the exporter at a socket about one run; a context manager that says when it is over."""
 
     def __init__(self, path: str, run: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._run, self._clock = path, run, clock
+        self._path, self._clock = path, clock
+        self._who = {"v": VERSION, "type": "supervisor", "run": run, "job": batch_job(os.environ)}
         self._sent: float | None = None
         self._last: Facts = {}
 
@@ -70,8 +71,7 @@ class Heartbeat:
                 self._send(self._last)
 
     def _send(self, facts: Facts) -> None:
-        frame = {"v": VERSION, "type": "supervisor", "run": self._run, "job": batch_job(os.environ), **facts}
-        line = json.dumps(frame, separators=(",", ":")).encode() + b"\n"
+        line = json.dumps({**self._who, **facts}, separators=(",", ":")).encode() + b"\n"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
             to.setblocking(False)  # where there is no exporter, or its queue is full, this raises OSError
             to.connect(self._path)
