@@ -65,12 +65,14 @@ def test_a_run_of_several_nodes_is_put_on_one() -> None:
     assert on_one_node(Scenario(title="", story="", lasts=9.0, runs=(wide,))) is None
 
 
+@pytest.mark.slow
 def test_nothing_is_done_on_a_healthy_hour() -> None:
     """Saves, an evaluation, a planned restart, another batch, a normal end."""
     outcome = supervise(day(2, 1, lasts=3600.0))
     assert outcome.judged == ()
 
 
+@pytest.mark.slow
 def test_a_long_save_is_left_alone() -> None:
     """A minute of every five: the exporter and the policy excuse it."""
     healthy = Scenario(
