@@ -61,7 +61,7 @@ def test_what_was_done_is_told(tmp_path: Path) -> None:
     assert facts["restarts_left"] == 2
     (recovered,) = [one for one in world.entries if one["kind"] == "recovered"]
     assert (recovered["attempt"], recovered["lost_steps"], facts["lost_steps"]) == (1, 10, 10)
-    assert recovered["seconds"] == facts["recovery_seconds"] == pytest.approx(world.began + 5.0, abs=0.1)
+    assert recovered["seconds"] == facts["recovery_seconds"] == pytest.approx(world.began + 1.0, abs=0.1)
     again = World(tmp_path, lambda *_: run(), ends=[(0, 10.0)])
     again.supervise()
     assert again.told[0][1]["actions"] == facts["actions"]

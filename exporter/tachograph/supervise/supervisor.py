@@ -54,7 +54,8 @@ from tachograph.supervise.training import AttemptEnd, RunningAttempt
 POLL_SECONDS = 5.0
 """How often the exporter is asked: an answer costs both together 5 ms."""
 PENDING_SECONDS = 1.0
-"""The same while something is wrong, since each second of waiting costs one of every GPU."""
+"""The same while something is wrong, since each second of waiting costs one of every GPU, and until a restart of ours
+makes steps."""
 WAIT_SECONDS = 0.5
 """How often something is looked for that comes soon: a rank's end, a confirmation."""
 SETTLE_SECONDS, UNSEEN_SECONDS = 5.0, 1.0
@@ -160,6 +161,7 @@ class Supervisor:
                 if is_over:
                     return status
                 is_waiting = self._pending is not None and not self._pending.is_done
+                is_waiting |= self._memory.recovering is not None and not self._is_blind
                 next_look = self._clock.monotonic() + (PENDING_SECONDS if is_waiting else POLL_SECONDS)
         return self._after(training)
 
