@@ -161,6 +161,19 @@ def test_the_last_frame_says_that_it_is_over(tmp_path: Path) -> None:
     assert {(one["v"], one["type"], one["run"]) for one in heard} == {(1, "supervisor", "r")}
 
 
+def test_one_that_never_began_says_nothing(tmp_path: Path) -> None:
+    """A frame without a mode would be refused."""
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen(1)
+        listening.setblocking(False)
+        with Heartbeat(path, "r"):
+            pass
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+
+
 def test_dead_ranks_are_told_of_too(tmp_path: Path) -> None:
     """What is decided after the end of the command is in the last facts."""
     world = World(tmp_path, lambda *_: dead(), ends=[(1, 5.0)], mode=SHADOW)

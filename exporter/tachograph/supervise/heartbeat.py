@@ -58,6 +58,8 @@ class Heartbeat:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._last:
+            return
         with suppress(Exception):  # the same
             self._send({**self._last, "ended": True})
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tachograph.alertmanager_api import AlertmanagerError
 from tachograph.printable import printable
 from tachograph.redact import redact
 from tachograph.server_address import DEFAULT_PORT
@@ -22,6 +21,9 @@ from tachograph.supervise.findings import ALERTS, RunFinding, RunSeen
 
 FRESH_SECONDS, KNOWN_SECONDS = 10.0, 60.0
 """Age of an answer from which it is asked again, and up to which it counts."""
+
+PATIENCE_SECONDS = 15.0
+"""After a question, within which its answer may still come."""
 
 WAIT_SECONDS = 5.0
 """How long an answer is waited for where nothing else is to be done meanwhile."""
@@ -41,6 +43,7 @@ class MaintenanceSilences:
         self._answer: tuple[float, Sequence[Silence]] | None = None
         self._error = ""
         self._question: threading.Thread | None = None
+        self._asked = 0.0
         self._ask()  # so that an address which is wrong is said before the first night
 
     def hold(self, finding: RunFinding, seen: RunSeen, wait: bool) -> Hold | None:
@@ -51,7 +54,7 @@ class MaintenanceSilences:
                 self._question.join(WAIT_SECONDS)
         answer = self._answer
         if answer is None or self._age() > KNOWN_SECONDS:
-            if self._error or wait:
+            if self._error or wait or self._clock() - self._asked > PATIENCE_SECONDS:
                 why = self._error or "it has not answered in time"
                 return Hold(SILENCE, f"whether a silence covers it is not known: {why}")
             return Hold(WAIT, "Alertmanager is being asked for silences")
@@ -69,6 +72,7 @@ class MaintenanceSilences:
 
     def _ask(self) -> None:
         if self._question is None or not self._question.is_alive():
+            self._asked = self._clock()
             self._question = threading.Thread(target=self._take, name="silences", daemon=True)
             self._question.start()
 
@@ -76,10 +80,10 @@ class MaintenanceSilences:
         asked = self._clock()
         try:
             self._answer = asked, self._silences.current()
-        except AlertmanagerError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, silences are not known, and that must be said
             if not self._error:
                 self._say(f"{error}. Nothing is done about what is found until it answers")
-            self._error = str(error)
+            self._error = str(error) or type(error).__name__
         else:
             self._error = ""
 
@@ -115,6 +119,6 @@ def _may_match(matcher: SilenceMatcher, values: Sequence[str] | None) -> bool:
         return True
     try:
         pattern = re.compile(matcher.value)
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         return True
     return any((pattern.fullmatch(value) is not None) is matcher.equal for value in values)
