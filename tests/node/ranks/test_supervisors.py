@@ -109,7 +109,7 @@ def test_a_name_without_an_owner_is_its_first_users(table: Any, hand: Any) -> No
 
 
 def test_a_user_has_as_many_as_ranks(table: Any) -> None:
-    """More are refused, and nobody else has fewer; each has at most as many series as a rank is charged for."""
+    """More are refused, and nobody else has fewer; each has as many series as there are actions and outcomes."""
     every = {action: dict.fromkeys(catalog.SUPERVISOR_OUTCOMES, 1) for action in catalog.POLICY_ACTIONS}
     for number in range(Limits.ranks):
         table.supervised(said(f"r{number}", actions=every, restarts_left=1, recovery_seconds=1.0), RUDE)
@@ -117,7 +117,10 @@ def test_a_user_has_as_many_as_ranks(table: Any) -> None:
         table.supervised(said("one more"), RUDE)
     assert refusal.value.reason == "rank_limit"
     table.supervised(said("mine"), ME)
-    assert len(supervised(table)) <= Limits.ranks * 54 + 3
+    assert (
+        len(supervised(table))
+        <= Limits.ranks * (len(catalog.POLICY_ACTIONS) * len(catalog.SUPERVISOR_OUTCOMES) + 5) + 3
+    )
 
 
 def test_new_names_are_limited(table: Any, hand: Any) -> None:
