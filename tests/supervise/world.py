@@ -12,7 +12,7 @@ from tachograph.supervise.findings import RankSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME, Journal, read
 from tachograph.supervise.launcher import ChildCommand, Launcher
 from tachograph.supervise.ledger import ACT
-from tachograph.supervise.observer import Clocks
+from tachograph.supervise.observer import Clocks, Silenced, never_silenced
 from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.training import AttemptEnd
 
@@ -109,6 +109,9 @@ class World:
     """By how many seconds somebody sets the time of the day, by seconds since the beginning."""
     on_wait: Callable[[World], None] = lambda _: None
     at: Callable[[str], None] = lambda _: None
+    silenced: Silenced = never_silenced
+    told: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+    """What the exporter is told, and when."""
     last: float = 1800.0
 
     def wait(self, others: object, seconds: float) -> list[int]:
@@ -146,6 +149,7 @@ class World:
             "r", policy.read(self.policy), self.mode, journal, self,
             launcher=self.launcher or ChildCommand(self.start), keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
             clock=Clocks(self.wall, lambda: self.now), at=self.at,
+            tell=lambda facts: self.told.append((self.now, facts())), silenced=self.silenced,
         )  # fmt: skip
 
     def supervise(self) -> int:

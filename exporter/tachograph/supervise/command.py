@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tachograph import atomic_file
+from tachograph.alertmanager_api import AlertmanagerError
 from tachograph.client.core.arguments import name as valid_name
 from tachograph.client.hello.identity import discover
 from tachograph.command_line import CommandParser
@@ -28,16 +29,19 @@ from tachograph.server_address import exporter_url, web_socket_path
 from tachograph.supervise import evidence, history, journal, slurm
 from tachograph.supervise import policy as policies
 from tachograph.supervise.findings import TRIGGERS, FindingSource
+from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
 from tachograph.supervise.launcher import ChildCommand, Launcher, restarter
 from tachograph.supervise.ledger import MODES, SHADOW
-from tachograph.supervise.memory import ASKED, remember
-from tachograph.supervise.observer import RunWatch
+from tachograph.supervise.memory import remember
+from tachograph.supervise.observer import RunWatch, Silenced, never_silenced
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.several_nodes import SeveralNodes
 from tachograph.supervise.signals import Signals
+from tachograph.supervise.silences import MaintenanceSilences
 from tachograph.supervise.slurm_job import SlurmJob, is_srun, job_nodes
 from tachograph.supervise.supervisor import CONFIRMATIONS, Supervisor
+from tachograph.supervise.totals import ASKED
 from tachograph.supervise.training import AttemptProcesses
 from tachograph.watch.program import end_as
 from tachograph.wire import socket_path
@@ -126,6 +130,10 @@ def _parser() -> CommandParser:
         "--spares", type=_count, default=0, metavar="N",
         help="nodes of a Slurm job that wait to take another's place (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--alertmanager", metavar="ADDRESS",
+        help="HOST, HOST:PORT or a URL: nothing is done within its silences (default: silences are not asked for)",
+    )  # fmt: skip
     return parser
 
 
@@ -153,10 +161,16 @@ def _supervise(words: Sequence[str]) -> int:
         addresses = _addresses(given.exporter, nodes)
     except ValueError as error:
         parser.error(f"--exporter {given.exporter}: {error}")
-    return _run(given, policy, addresses, command)
+    try:
+        silenced = MaintenanceSilences(given.alertmanager, _say).hold if given.alertmanager else never_silenced
+    except AlertmanagerError as error:
+        parser.error(str(error))
+    return _run(given, policy, addresses, command, silenced)
 
 
-def _run(given: argparse.Namespace, policy: Policy, addresses: Mapping[str, str], command: Sequence[str]) -> int:
+def _run(
+    given: argparse.Namespace, policy: Policy, addresses: Mapping[str, str], command: Sequence[str], silenced: Silenced
+) -> int:
     """Supervise the command, and return its status or end by its signal."""
     run = given.run or discover({}, os.environ).run
     folder = given.state or state_folder(run)
@@ -187,12 +201,12 @@ def _run(given: argparse.Namespace, policy: Policy, addresses: Mapping[str, str]
         f"journal {book.path}" + (f"; not in the policy, and left alone: {', '.join(alone)}" if alone else "")
     )
     try:
-        with Signals() as signals:
+        with Heartbeat(socket_path(), run) as heartbeat, Signals() as signals:
             status = Supervisor(
                 run, policy, given.mode, book, source,
                 launcher=launcher,
                 keep=lambda number, seen: evidence.keep(addresses, seen, kept / number, given.logs),
-                say=_say, signals=signals,
+                say=_say, signals=signals, tell=heartbeat.tell, silenced=silenced,
             ).supervise(redact(shlex.join(command)))  # fmt: skip
     finally:
         book.close()

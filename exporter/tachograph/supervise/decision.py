@@ -30,14 +30,27 @@ DEBUGGED = "t (tracing stop)"
 """The state of a process that a debugger has stopped, in the kernel's words."""
 
 
+class Hold(NamedTuple):
+    """Why nothing is done now although a finding holds: one of the guards below, and in words."""
+
+    guard: str
+    why: str
+
+
+CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE, SILENCE = (
+    "contradiction", "together", "excuse", "wait", "restarter", "scheduler", "time_left", "cool_down", "gone",
+    "silence",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Situation:
     """A finding that holds, for how many seconds it has, and what surrounds it; `now` is the time of the day.
 
     `ended` says that the command has ended: nothing is disturbed any more by acting. `is_there` says whether a rank's
     process is there as the kernel has it, None where that is not known. `checkpoints` are the steps of those that were
-    seen, `gained` is whether the attempt made a step that no earlier one had made. `outlook` asks the scheduler of a
-    next attempt without some nodes.
+    seen, `gained` is whether the attempt made a step that no earlier one had made, `silence` what a maintenance silence
+    holds back. `outlook` asks the scheduler of a next attempt without some nodes.
     """
 
     finding: RunFinding
@@ -50,6 +63,7 @@ class Situation:
     checkpoints: Sequence[int]
     gained: bool
     outlook: Callable[[Collection[str]], Outlook]
+    silence: Hold | None = None
 
     @property
     def good_step(self) -> int | None:
@@ -72,24 +86,13 @@ class Decision:
     needs_person: bool = False
 
 
-CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE = (
-    "contradiction", "together", "excuse", "wait", "restarter", "scheduler", "time_left", "cool_down", "gone",
-)  # fmt: skip
-
-
-class Hold(NamedTuple):
-    """Why nothing is done now although a finding holds: one of these guards, and in words."""
-
-    guard: str
-    why: str
-
-
 def held_back(  # noqa: PLR0911 - a list of guards
     situation: Situation, policy: Policy, rule: Rule, memory: RunMemory
 ) -> Hold | None:
     """Return what holds us back from acting on a finding now."""
-    if contradiction := _contradiction(situation):
-        return Hold(CONTRADICTION, contradiction)
+    contradiction = _contradiction(situation)
+    if situation.silence is not None or contradiction:
+        return situation.silence or Hold(CONTRADICTION, contradiction)
     if not situation.ended:
         if situation.finding.trigger == FROZEN and len(situation.finding.ranks) == len(situation.run.ranks) > 1:
             return Hold(TOGETHER, "all ranks froze together: what stopped them is something that they share")

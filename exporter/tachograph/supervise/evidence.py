@@ -20,6 +20,8 @@ MOST_KEPT = 20
 """Folders of evidence in one place; after that no more is kept, as what a person reads first is the first."""
 
 INDEX = "README.txt"
+NOT_KEPT = "not kept: "
+"""How a text begins that says why nothing was kept."""
 
 
 def keep(addresses: Mapping[str, str], run: RunSeen, into: Path, logs: Sequence[Path]) -> str:
@@ -29,10 +31,10 @@ def keep(addresses: Mapping[str, str], run: RunSeen, into: Path, logs: Sequence[
     """
     try:
         if into.parent.is_dir() and sum(1 for _ in into.parent.iterdir()) >= MOST_KEPT:
-            return f"not kept: {into.parent} already has {MOST_KEPT} folders of evidence; move some away"
+            return f"{NOT_KEPT}{into.parent} already has {MOST_KEPT} folders of evidence; move some away"
         into.mkdir(mode=0o700, parents=True)
     except OSError as error:
-        return f"not kept: {into}: {error.strerror or error}"
+        return f"{NOT_KEPT}{into}: {error.strerror or error}"
     here = ("", os.environ.get("SLURMD_NODENAME"))
     asked = {
         "addresses": dict(addresses), "run": run.name, "into": str(into), "logs": [str(path) for path in logs],
@@ -44,7 +46,7 @@ def keep(addresses: Mapping[str, str], run: RunSeen, into: Path, logs: Sequence[
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:
-        return f"not kept: {error.strerror or error}"
+        return f"{NOT_KEPT}{error.strerror or error}"
     try:
         process.wait(SECONDS)
     except subprocess.TimeoutExpired:

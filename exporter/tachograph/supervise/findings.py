@@ -98,6 +98,7 @@ class RunSeen:
     ranks: tuple[RankSeen, ...]
     problems: tuple[NodeProblem, ...]
     gpu_trouble: tuple[str, ...]
+    node: str = ""
 
     @property
     def step(self) -> int | None:
@@ -165,12 +166,12 @@ class FindingSource:
 
     def note_earlier(self) -> None:
         """Take all ranks that are in the answer for those of earlier attempts."""
-        shown = self._answer()
+        shown = self._shown_run()
         self._earlier = {} if isinstance(shown, Unknown) else {rank.rank: rank for rank in shown.ranks}
 
     def part(self, attempt_seconds: float) -> RunSeen | Unknown:
         """Return the answer without ranks of earlier attempts: there may be none left."""
-        shown = self._answer()
+        shown = self._shown_run()
         if isinstance(shown, Unknown):
             return shown
         for rank in shown.ranks:
@@ -183,14 +184,17 @@ class FindingSource:
         )
         return replace(shown, ranks=ranks)
 
-    def _answer(self) -> RunSeen | Unknown:
-        """Return what the exporter answers, all of it in time: the run with all its ranks."""
+    def answer(self) -> HttpResponse:
+        """Return what the exporter answers to the last question, all of it in time; raise HttpError."""
         try:
-            answer = self._answered.result(max(self._until - time.monotonic(), 0.0))
-        except FutureTimeoutError:
-            return Unknown(
-                f"the exporter at {self._shown} does not answer: timed out: no whole answer within {LOOK_SECONDS:g} s"
-            )
+            return self._answered.result(max(self._until - time.monotonic(), 0.0))
+        except FutureTimeoutError as error:
+            raise HttpError(f"timed out: no whole answer within {LOOK_SECONDS:g} s") from error
+
+    def _shown_run(self) -> RunSeen | Unknown:
+        """Return the run with all its ranks."""
+        try:
+            answer = self.answer()
         except HttpError as error:
             return Unknown(f"the exporter at {self._shown} does not answer: {error}")
         if answer.status != 200:
@@ -270,6 +274,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
             if gpu["uuid"] in uuids
             for text in gpu["trouble"]
         ),
+        node=_text(said["node"]),
     )
 
 

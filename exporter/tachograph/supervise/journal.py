@@ -37,8 +37,9 @@ LAST_SECOND = 2.5e11
 Entry = Mapping[str, Any]
 
 # Kinds of entries.
-SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, QUEUED = (
-    "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "queued",
+SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RECOVERED, JUDGED, QUEUED = (
+    "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "recovered",
+    "judged", "queued",
 )  # fmt: skip
 
 
@@ -58,6 +59,10 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and value >= 0
 
 
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < LAST_SECOND
+
+
 _TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
 _FACTS: Mapping[str, Callable[[object], bool]] = {
     "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
@@ -65,6 +70,7 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "ranks": _are(int), "step": _STEP, "text": _TEXT, "checkpoints": _are(int), "trigger": _TEXT, "action": _TEXT,
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
     "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
+    "seconds": _is_seconds, "lost_steps": _is_count, "verdict": _TEXT,
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
 _OF_JOBS = ("nodes", "left_out", "job")
@@ -73,7 +79,8 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
     BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),
     DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", "checkpoints", *_OF_RESTART),
-    ENDED: ("how", "step", "checkpoints", "why"), QUEUED: ("why", "left_out"),
+    ENDED: ("how", "step", "checkpoints", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
+    QUEUED: ("why", "left_out"), JUDGED: ("id", "action", "verdict", "why"),
 }  # fmt: skip
 """Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 
@@ -197,7 +204,6 @@ def _is_entry(said: Mapping[str, Any]) -> bool:
         needed = (*needed, *(("text",) if said["action"] in FIRST else _OF_RESTART))
     return (
         said["v"] == VERSION
-        and isinstance(said["time"], (int, float))
-        and 0 <= said["time"] < LAST_SECOND
+        and _is_seconds(said["time"])
         and all(_FACTS[name](said[name]) for name in (*needed, *(name for name in _OF_JOBS if name in said)))
     )

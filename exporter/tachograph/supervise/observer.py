@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tachograph.process_tree import below, started_at
-from tachograph.supervise.decision import Situation
+from tachograph.supervise.decision import Hold, Situation
 from tachograph.supervise.findings import RankSeen, RunFinding, RunSeen, Unknown
 from tachograph.supervise.launcher import Launcher
 from tachograph.supervise.training import RunningAttempt
@@ -37,13 +37,25 @@ class RunWatch(Protocol):
         """Return what is known of the run now."""
 
 
+Silenced = Callable[[RunFinding, RunSeen, bool], Hold | None]
+"""Returns what a maintenance silence holds back; waits a few seconds for an answer if that is asked for."""
+
+
+def never_silenced(_: RunFinding, __: RunSeen, ___: bool) -> None:
+    """Hold nothing back: no Alertmanager is asked."""
+
+
 class RunObserver:
     """Looks at one run, attempt after attempt; `seen` is what was last noted of this one, `checkpoints` are steps."""
 
-    def __init__(self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int], launcher: Launcher) -> None:
-        self._source, self._clock, self._launcher = source, clock, launcher
+    def __init__(
+        self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int], silenced: Silenced, launcher: Launcher
+    ) -> None:
+        self._source, self._clock, self.silenced, self._launcher = source, clock, silenced, launcher
         self.checkpoints = list(checkpoints)
         self.seen: RunSeen | None = None
+        self.first_step: int | None = None
+        """The step at which this attempt was first seen."""
         self._best_before: int | None = None
         self._began = 0.0
         self._processes: dict[int, tuple[int, str]] = {}
@@ -52,6 +64,7 @@ class RunObserver:
         """Note that an attempt begins, after others that came to this step."""
         self._source.begin()
         self.seen, self._best_before, self._processes = None, best_step, {}
+        self.first_step = None
         self._began = self._clock.monotonic()
 
     def look(self, training: RunningAttempt) -> RunSeen | Unknown:
@@ -82,6 +95,7 @@ class RunObserver:
     def note(self, seen: RunSeen) -> bool:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
+        self.first_step = seen.step if self.first_step is None else self.first_step
         step = seen.checkpoint_step
         if step is not None and step not in self.checkpoints[-1:]:
             self.checkpoints = [*(one for one in self.checkpoints if one < step), step][-CHECKPOINTS_KEPT:]
@@ -103,6 +117,7 @@ class RunObserver:
             checkpoints=tuple(self.checkpoints),
             gained=furthest is not None and (best is None or furthest > best),
             outlook=self._launcher.outlook,
+            silence=self.silenced(finding, seen, ended),
         )
 
     def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:

@@ -76,6 +76,7 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
             ),
             ranks=tuple(ranks[number] for number in sorted(ranks)),
             problems=tuple(problem for part in shown for problem in part.problems),
+            node="",
             gpu_trouble=tuple(trouble for part in shown for trouble in part.gpu_trouble),
         )
     )

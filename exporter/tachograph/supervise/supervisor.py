@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tachograph.humanize import age, count, listed
-from tachograph.supervise.decision import COOL_DOWN, GONE, WAIT, Decision, Situation, decide, held_back, not_before
+from tachograph.supervise.decision import (
+    COOL_DOWN,
+    GONE,
+    WAIT,
+    Decision,
+    Hold,
+    Situation,
+    decide,
+    held_back,
+    not_before,
+)
 from tachograph.supervise.deeds import DONE, UNKILLABLE, Deeds, Keep
 from tachograph.supervise.findings import (
     EXITED,
@@ -28,6 +38,8 @@ from tachograph.supervise.findings import (
     nothing_seen,
     worst,
 )
+from tachograph.supervise.heartbeat import Facts, facts_of
+from tachograph.supervise.hindsight import Hindsight
 from tachograph.supervise.journal import (
     ATTEMPT,
     BLIND,
@@ -44,17 +56,19 @@ from tachograph.supervise.journal import (
 )
 from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher, Outlook
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
-from tachograph.supervise.memory import ASKED, DECIDED, EXTERNAL, FAILED, FINISHED, LOST, STOPPED, WOULD
-from tachograph.supervise.observer import Clocks, RunObserver, RunWatch
+from tachograph.supervise.memory import EXTERNAL, FAILED, FINISHED, LOST, STOPPED
+from tachograph.supervise.observer import Clocks, RunObserver, RunWatch, Silenced, never_silenced
 from tachograph.supervise.plan import AttemptPlan
 from tachograph.supervise.policy import KEEP_EVIDENCE, LEAVE, NOTIFY, RESTARTS, STOP, Policy, Rule
 from tachograph.supervise.signals import Signals
+from tachograph.supervise.totals import ASKED, DECIDED, WOULD
 from tachograph.supervise.training import AttemptEnd, RunningAttempt
 
 POLL_SECONDS = 5.0
 """How often the exporter is asked: an answer costs both together 5 ms."""
 PENDING_SECONDS = 1.0
-"""The same while something is wrong, since each second of waiting costs one of every GPU."""
+"""The same while something is wrong, since each second of waiting costs one of every GPU, and until a restart of ours
+makes steps."""
 WAIT_SECONDS = 0.5
 """How often something is looked for that comes soon: a rank's end, a confirmation."""
 SETTLE_SECONDS, UNSEEN_SECONDS = 5.0, 1.0
@@ -113,15 +127,19 @@ class Supervisor:
         say: Callable[[str], None],
         signals: Signals,
         clock: Clocks | None = None,
+        tell: Callable[[Callable[[], Facts]], None] = lambda _: None,
+        silenced: Silenced = never_silenced,
         at: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._tell = tell
         self._run, self._policy = run, policy
         self._launcher, self._say, self._signals, self._at = launcher, say, signals, at
         self._clock = clock or Clocks()
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
-        self._observer = RunObserver(source, self._clock, self._memory.checkpoints, launcher)
+        self._observer = RunObserver(source, self._clock, self._memory.checkpoints, silenced, launcher)
         self._deeds = Deeds(self._ledger, keep, say, at)
+        self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._told: list[int] = []
         self._withdrawn = ""
         self._pending: OpenFinding | None = None
@@ -162,6 +180,7 @@ class Supervisor:
                 if is_over:
                     return status
                 is_waiting = self._pending is not None and not self._pending.is_done
+                is_waiting |= self._memory.recovering is not None and not self._is_blind
                 next_look = self._clock.monotonic() + (PENDING_SECONDS if is_waiting else POLL_SECONDS)
         return self._after(training)
 
@@ -183,7 +202,7 @@ class Supervisor:
             self._ledger.write(OUTCOME, id=entry["id"], action=action, ok=action != KEEP_EVIDENCE, text=text)
         if (decided := self._memory.decided) is not None:
             stopped |= decided["action"] == STOP
-            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step", "nodes")
+            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step", "found", "nodes")
             self._ledger.write(INTENT, **{name: decided[name] for name in names if name in decided})
             text = "decided by the last supervisor, and the training ended with it"
             self._ledger.write(OUTCOME, id=decided["id"], action=decided["action"], ok=True, text=text)
@@ -192,6 +211,7 @@ class Supervisor:
             self._ledger.write(
                 ENDED, how=LOST, status=None, step=None, checkpoints=self._memory.checkpoints, why=why
             )  # fmt: skip
+        self._hindsight.catch_up()
         if not stopped:
             return None
         self._say(
@@ -394,6 +414,7 @@ class Supervisor:
             decision = decide(situation, self._policy, rule, self._memory)
         if not self._may(situation, decision, pending, wait=ASK_SECONDS):
             why = "nothing is done in shadow mode" if self._ledger.mode == SHADOW else "nobody confirmed it"
+            why = why if situation.silence is None else situation.silence.why
             self._ended(FAILED, status, "a signal came" if self._told else why)
             return status
         result = self._carry_out(training, situation, rule, decision, pending)
@@ -420,11 +441,19 @@ class Supervisor:
         seen = self._observer.seen
         step = None if seen is None else seen.step
         self._ledger.write(ENDED, how=how, status=status, step=step, checkpoints=self._observer.checkpoints, why=why)
+        self._hindsight.end(how)
+        self._beat()
+
+    def _beat(self) -> None:
+        """Say that this supervisor looks, and how it is."""
+        blind = 0.0 if self._blind_since is None else self._clock.monotonic() - self._blind_since
+        self._tell(lambda: facts_of(self._ledger, self._policy, blind, self._clock.now()))
 
     # Findings while the command runs.
 
     def _look(self, training: RunningAttempt) -> tuple[bool, int | None]:
         """Look once, and act; return whether the attempt is over by that, and then the exit status, None for a next."""
+        self._beat()
         try:
             seen = self._observer.look_for_news(training)
             self._note_blindness(seen)
@@ -458,7 +487,9 @@ class Supervisor:
         """Act on what is wrong with a run whose command runs; return the same as `_look`."""
         moved = self._observer.note(seen)
         finding = worst(seen)
+        self._hindsight.look(seen, finding)
         if finding is None:
+            self._ledger.note_steps(self._observer.first_step, seen.step)
             self._withdraw()
             return False, None
         pending = self._open(finding)
@@ -528,6 +559,9 @@ class Supervisor:
         `wait` is for how many seconds to wait for that here.
         """
         mode = self._ledger.mode
+        if situation.silence is not None:  # made while a restart waited for its cool-down
+            self._ledger.hold(situation, *situation.silence)
+            return False
         if mode == SHADOW:
             if not pending.is_done:
                 pending.is_done = True
@@ -559,6 +593,7 @@ class Supervisor:
         answer = folder / CONFIRMATIONS / pending.number
         deadline = self._clock.monotonic() + wait
         while not self._is_confirmed(answer):
+            self._beat()
             if self._clock.monotonic() >= deadline or self._signalled_within(WAIT_SECONDS):
                 return False
         return True
@@ -589,10 +624,15 @@ class Supervisor:
             self._pass_on(training, number)
         seen = self._observer.look(training)
         finding = worst(seen) if isinstance(seen, RunSeen) else None
-        if not self._told and not training.has_ended() and finding and finding.trigger == situation.finding.trigger:
-            return True
+        is_same = finding is not None and finding.trigger == situation.finding.trigger
+        if is_same and not self._told and not training.has_ended() and isinstance(seen, RunSeen):
+            hold = self._observer.silenced(situation.finding, seen, True)
+            if hold is None:
+                return True
+        else:
+            hold = Hold(GONE, "it was gone before anything was ended")
         self._pending = None
-        self._ledger.hold(situation, GONE, "it was gone before anything was ended")
+        self._ledger.hold(situation, *hold)
         return False
 
 
