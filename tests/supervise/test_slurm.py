@@ -58,7 +58,14 @@ def test_a_dead_rank_on_another_node_is_restarted_in_place(job: Job) -> None:
 
 def test_a_rank_that_is_stopped_on_another_node_is_ended_and_restarted(job: Job) -> None:
     """Nobody but Slurm reaches it there: it is gone on both nodes before the next attempt begins."""
-    job.submit(2)
+    policy = job.folder / "policy.yml"
+    policy.write_text("""
+version: 1
+restarts: {per_hour: 1, per_run: 1}
+triggers:
+  frozen: {for: 5s, cool_down: 1s, ladder: [restart: {per_hour: 1, per_run: 1}, stop]}
+""")
+    job.submit(2, "--policy", str(policy))
     first = job.began(0)
     job.strike("n2", signal.SIGSTOP)
     after = job.began(1)
