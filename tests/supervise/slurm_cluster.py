@@ -82,8 +82,9 @@ class Cluster:
             "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE",
         }  # fmt: skip
         lines = [f"{name}={value}" for name, value in settings.items()]
-        lines += [
-            f"NodeName={node} NodeHostname={HOST} NodeAddr=127.0.0.1 Port={free_port()} CPUs={CPUS}" for node in NODES
+        lines += [  # by weight the first nodes are given first
+            f"NodeName={node} NodeHostname={HOST} NodeAddr=127.0.0.1 Port={free_port()} CPUs={CPUS} Weight={place + 1}"
+            for place, node in enumerate(NODES)
         ]
         names = ",".join(NODES)
         lines += [

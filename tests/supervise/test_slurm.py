@@ -215,7 +215,7 @@ def test_torchrun_over_two_nodes_goes_on_where_it_was(job: Job) -> None:
     )
     job.program = ["env", "GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1", "bash", "-c", torchrun]
     job.submit(2)
-    until(lambda: any((job.folder / f"losses-{rank}").exists() for rank in range(2)))
+    until(lambda: all((job.folder / f"losses-{rank}").exists() for rank in range(2)))
     until(lambda: len(losses(job.folder, 0)) > 2 * EVERY + 5)
     os.kill(attempts(job.folder, 1)[-1], signal.SIGKILL)
     until(lambda: job.facts()["JobState"] in ("COMPLETED", "FAILED"), 200)
