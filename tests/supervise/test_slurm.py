@@ -155,8 +155,8 @@ def test_a_preempted_job_is_left_alone(job: Job, cluster: Cluster) -> None:
 def test_a_job_with_too_little_time_left_is_not_restarted(job: Job) -> None:
     """It would end before it trains again: the status is the command's."""
     job.submit(2, sbatch=["--time=5"])
-    job.began(0)
-    job.strike("n2")
+    _, second = job.began(0)
+    job.strike(second["node"])
     until(lambda: job.facts()["JobState"] == "FAILED")
     assert job.decisions() == [("held", "dead", "time_left")]
     assert job.plans(1) == []
