@@ -26,7 +26,7 @@ from exporter import ready_exporter
 from observe import cpu_seconds, resident_mb
 from rules_cpu import costs
 from rules_pages import RANKS_PER_NODE
-from rules_report import LISTED, Figures, cores, document, row
+from rules_report import LISTED, Figures, cores, document, row, with_rows
 from tachograph import duration
 from tachograph.bundle.rules import at_scrapes
 from tachograph.bundle.site import Site
@@ -37,6 +37,7 @@ from tachograph_lab.table import save, show
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "evidence" / "rules-bench.md"
+MEASURED = ROOT / "exporter" / "tachograph" / "size" / "measured.json"
 LOOK_SECONDS = 2.0
 PATIENCE_SECONDS = 90.0
 BUDGET = 0.5
@@ -234,6 +235,9 @@ def main() -> None:
         help="also measure each rule's CPU time, which does not depend on the machine's load",
     )
     parser.add_argument("--doc", action="store_true", help="write docs/evidence/rules-bench.md")
+    parser.add_argument(
+        "--size", action="store_true", help="write what `tachograph size` scales from, sizes as measured"
+    )
     options = parser.parse_args()
     programs = binaries.find(options.suite)
     version = ".".join(map(str, binaries.version(programs["prometheus"])))
@@ -253,6 +257,11 @@ def main() -> None:
     if options.doc:
         DOCUMENT.write_text(document(DOCUMENT.read_text(), result))
         print(f"  written: {DOCUMENT.relative_to(ROOT)}")
+    if options.size:
+        MEASURED.write_text(
+            with_rows(MEASURED.read_text(), found, options.scrape_interval or "5s", options.rank_series)
+        )
+        print(f"  written: {MEASURED.relative_to(ROOT)}")
     over = [
         f"{one['ranks']} ranks, {state}: {group}"
         for one in found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tachograph import duration
 
 FENCE = "<!-- written by bench/rules.py --doc -->"
 LISTED = 3
@@ -62,6 +65,22 @@ def row(
         "load": round(load, 1),
         "groups": groups,
     }  # fmt: skip
+
+
+def with_rows(text: str, sizes: Sequence[Mapping[str, Any]], scrape: str, rank_series: str) -> str:
+    """Return what `tachograph size` scales from with the dearest state of each measured size, sizes one a line."""
+    known, every = json.loads(text), int(duration.parse(scrape))
+    rows = {(row["ranks"], row["scrape_seconds"]): row for row in known["rows"]}
+    named = {"series": "series", "samples a second": "samples_per_second", "resident GB": "gigabytes", "cores": "cores"}
+    for size in sizes:
+        states = [state for name, state in size.items() if name not in ("ranks", "cpu")]
+        dearest = {to: max(state[name] for state in states) for name, to in named.items()}
+        rows[size["ranks"], every] = {
+            "ranks": size["ranks"], "scrape_seconds": every, "rank_series": rank_series, **dearest
+        }  # fmt: skip
+    known["rows"] = "ROWS"
+    lines = ",\n".join(f"    {json.dumps(rows[key])}" for key in sorted(rows))
+    return json.dumps(known, indent=2).replace('"ROWS"', f"[\n{lines}\n  ]") + "\n"
 
 
 def cores(groups: Mapping[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""The words of panels that have nothing to show, where several say the same: what is missing, and what gives it.
+"""The texts of panels that have nothing to show, if several share them: what is missing, and what provides it.
 
 tests/grafana/test_absences.py compares the calls that are named with what each way in gives (tools/pages/ways_in.py).
 """

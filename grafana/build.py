@@ -1,4 +1,4 @@
-"""Write the dashboards: `python grafana/build.py`, or `--check` to write nothing and fail where a file has drifted."""
+"""Write the dashboards: `python grafana/build.py`, or `--check` to write nothing and fail if a file has drifted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(module: str) -> str:
 def main() -> int:
     """Write or compare every dashboard; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where a file has drifted")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if a file has drifted")
     check = parser.parse_args().check
     drifted = []
     for name, module in DASHBOARDS.items():

@@ -20,7 +20,7 @@ def _seen(what: str, label: str, vector: str) -> str:
 def what_changed(**more: object) -> Json:
     """Return the table of what began or left within the range, the newest first.
 
-    What was there when the range, or the run in it, began is no change: a minute is what its nodes may be apart.
+    Whatever was there when the range, or the run in it, began is not a change; its nodes may be a minute apart.
     """
     facts = f"group by ({', '.join(FACTS)}) ({of_run(c.TRAIN_CONFIG_INFO)})"
     labels = ", ".join(f'"{name}"' for name in FACTS)
@@ -34,18 +34,18 @@ def what_changed(**more: object) -> Json:
         nodes,
     )
     now = f"max by (what, is) ({' or '.join(kinds)})"
-    goes_on = f"group({of_run('node:run:info')})"  # at its end all nodes leave: no change in it
+    goes_on = f"group({of_run('node:run:info')})"  # at its end all nodes leave, which is not a change
     run = f"min_over_time(timestamp({goes_on})[$__range:1m])"
     began = f"(min_over_time(timestamp({now})[$__range:1m]) > on () group_left () ({run} + 60))"
     left = f"max_over_time(timestamp({nodes})[$__range:1m]) unless on (is) {nodes} and on () {goes_on}"
     gone = f'label_replace(max by (is) ({left}), "what", "node left", "", "")'
-    age = of_run(c.RUN_BATCH_CHANGED)  # told from then on for as long as the run is known
+    age = of_run(c.RUN_BATCH_CHANGED)  # shown from then on for as long as the run is known
     batch = f'label_replace(max(timestamp({age}) - {age}) > on () {run}, "what", "batch", "", "")'
     return table(
         "What changed",
-        f"What began within the time range and what nodes left, the newest {SHOWN}: attempts (restarts), number of "
+        f"What began within the time range, and nodes that left, the newest {SHOWN}: attempts (restarts), number of "
         "ranks, nodes, batch, versions of driver and exporter; with --rank.series=all also precision, global batch and "
-        "framework. Empty is good. A slowdown or a spike that begins with a line here is explained by it.",
+        "framework. Empty is good. A line here explains a slowdown or a spike that begins with it.",
         [query(f"topk({SHOWN}, 1000 * ({began} or {gone} or {batch}))", table=True)],
         "Nothing changed in this time range.",
         {"Value": "At", "what": "What", "is": "Now"},

@@ -23,9 +23,9 @@ CONDITIONS = (
     ("running", GREEN, _in_state("running")),
     ("finished", BLUE, _in_state("finished")),
 )
-"""What a run can be in, worst first: the first that holds for any rank stands for the run.
+"""The conditions of a run, worst first: the first that holds for any rank stands for the run.
 
-An alert of a hang fires for a while after it, as it must not end with a scrape that failed.
+The alert for a hang goes on firing for a while after it, because a failed scrape must not end it.
 """
 
 CONDITION = " or ".join(f"group({found}) * {code}" for code, (_, _, found) in enumerate(CONDITIONS, start=1))
@@ -42,13 +42,13 @@ CONDITION_WORDS = [
 
 ON_A_RUN = {"rank": "Rank", "instance": "Node"}
 ON_HOSTS = {"instance": "Node", "gpu": "GPU", "run": "Run"}
-"""Whom the table of alerts names, by label, where one run is looked at and where nodes are."""
+"""Whom the table of alerts names, by label, on dashboards of one run and on those of nodes."""
 
 
 def firing_table(title: str, firing: str, text: str, absent: str, named: dict[str, str], **more: object) -> Json:
     """Return the table of what fires; however many warnings there are, they never crowd out what pages.
 
-    `absent` says of what nothing fires: the reader looks at one dashboard while an alert fires about something else.
+    `absent` says what nothing fires for: the reader looks at one dashboard while an alert fires about something else.
     """
     since = " or ".join(
         f'topk({ROWS // 2}, time() - ALERTS_FOR_STATE{{severity{which}"critical"}} and ignoring (alertstate) {firing})'
@@ -56,7 +56,7 @@ def firing_table(title: str, firing: str, text: str, absent: str, named: dict[st
     )
     return table(
         title,
-        f"{text} Empty is good. Each alert has a runbook of its name: start there.",
+        f"{text} Empty is good. Each alert has a runbook of the same name: start there.",
         [query(since, table=True)],
         absent,
         {"severity": "Severity", "alertname": "Alert", **named, "Value": "For"},
@@ -84,7 +84,7 @@ def firing_of_run(**more: object) -> Json:
 
 
 def _leads(named: dict[str, str]) -> list[Json]:
-    """Return where a click on an alert, and on whom it names, leads, with widths; an hour or a rank are a run's."""
+    """Return where a click on an alert, or on whom it names, leads, with widths; only a run has ranks and incidents."""
     if named != ON_A_RUN:
         return [
             override("Alert", links=[RUNBOOK_LINK], custom__minWidth=130),

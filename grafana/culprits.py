@@ -42,14 +42,14 @@ def of_a_step(seconds: str) -> str:
 
 _USUAL = f"max by (run) ({_WAITS}) and count by (run) ({_WAITS}) == 2 or quantile by (run) (0.5, {_WAITS})"
 LAG = f"({of_a_step(f'({_USUAL}) - on (run) group_right () {WAIT}')})"
-"""By how much less a rank waits now than the median one, of two than the other: a share of the run's usual step."""
+"""How much less a rank waits now than the median one (of two, than the other), as a share of the run's usual step."""
 LAG_BAND = {
     name: of_a_step(f"({_USUAL}) - on () {wait}")
     for name, wait in (("max", f"min({WAIT})"), ("median", f"quantile(0.5, {WAIT})"), ("min", f"max({WAIT})"))
 }
 """Its highest, median and lowest over the chosen ranks: who waits least lags most."""
 EARLIER = f"({of_run('run:collective_wait_per_step_seconds:median')} - on (run) group_right () {WAIT})"
-"""The same in order, by what the rules measure from, the least of some steps: short, for it stands in every column."""
+"""The same order, by the waits that the rules measure from; short, because it is repeated in every column."""
 BEHIND = f"max by (rank) ({of_ranks('rank:collectives_behind:max')})"
 
 LOG_QUERY = f'{{run="${{run:percentencode}}"}} | rank="{field("Rank")}"'
@@ -67,18 +67,18 @@ RANK_VERDICTS = (
     ("other step", of_ranks("rank:steps_apart:count")),
     ("late", f"({of_ranks('rank:straggler:level')} > 0)"),
 )
-"""What a rule says of a rank -> the series by which it says so, worst first."""
+"""What a rule says about a rank -> the series that says so, worst first."""
 
 
 STALLED = "stalled"
-"""The state of ranks that run, of a run that makes no step."""
+"""The state of running ranks whose run makes no step."""
 STATE_COLOURS = STATES | {STALLED: ORANGE}
 
 
 def is_stalled() -> str:
-    """Return what has a sample while a run makes no step and nobody pauses, from the moment on that screens say so.
+    """Return what has a sample while a run makes no step and nobody pauses, from the limit for screens upwards.
 
-    As the exporter's own page does: RunHung has another limit, and comes later.
+    The exporter's own page has the same limit; RunHung has a different one, and comes later.
     """
     pause = of_run(c.RANK_PHASE, phase="|".join(c.PAUSES))
     limit = f"clamp_min({STALL_STEPS} * {of_run('run:step_interval_seconds:p50')}, {STALL_SECONDS:.0f})"
@@ -126,7 +126,7 @@ def rank_table(**more: object) -> Json:
         f"max by (rank, phase) ({own(of_ranks(c.RANK_PHASE))})",
         f"max by (rank) ({own(of_ranks(c.TRAIN_STEP))})",
         f"max by (rank) ({LAG})",
-        BEHIND,
+        f"({BEHIND}) > 0",
         verdicts(),
     )
     columns = {"rank": "Rank", "verdict": "Verdict", "instance": "Node", "gpu": "GPU", "state": "State"}
@@ -143,9 +143,9 @@ def rank_table(**more: object) -> Json:
     return table(
         "Ranks, worst first",
         f"The {ROWS} ranks most worth a look: named by a rule, gone, behind in a collective, lagging, long in "
-        "one phase. Lag: how much later than the median rank it arrives, of a step; a full bar pages. Behind "
-        "counts collectives. Nobody named and all alike is good. In a hang the culprit is the one behind, or in "
-        "another phase. A click shows only that rank, or its node.",
+        "one phase. Lag: how much later than the median rank it arrives, as a share of a step; a full bar pages. "
+        "Behind counts collectives. Nobody named and all alike is good. In a hang the culprit is the one behind, or "
+        "in another phase. A click shows only that rank, or its node.",
         one_by_one(asked, "rank", chosen),
         "No rank of this run has been seen.",
         columns,
@@ -206,8 +206,8 @@ def node_table(**more: object) -> Json:
              link("Only its ranks, here", "run", run=SAME, instance=field("Node")), BLACK_BOX]  # fmt: skip
     return table(
         "Nodes, worst first",
-        f"The {NODE_ROWS} nodes of the run most worth a look: named by a rule, then those on which collectives "
-        "take longest: over those of the median node. Nobody named, × median near 1 is good. Several named slow, with "
+        f"The {NODE_ROWS} nodes of the run most worth a look: named by a rule, then those on which collectives take "
+        "longest relative to the median node. Nobody named and × median near 1 is good. Several named slow, with "
         "network errors (a full bar is a ticket): look at the switch they share. One named late: drain it.",
         one_by_one(asked, "instance", chosen),
         "No node of this run has been seen.",
@@ -226,7 +226,7 @@ def node_table(**more: object) -> Json:
 
 def sequence_spread(**more: object) -> Json:
     """Return the panel of how far the last rank is behind the first one of its process group."""
-    # By the rule, which asks ranks that stand still: counts of two nodes are a scrape apart, thousands of collectives.
+    # From the rule, which asks ranks that stand still: between scrapes of two nodes there are thousands of collectives.
     nought = f"0 * max({of_run(c.RUN_RANKS)})"
     return lines(
         "Collectives behind",
@@ -269,8 +269,8 @@ def phases_over_time(rows: int, **more: object) -> Json:
     return timeline(
         "What the outlier ranks are doing",
         "none",
-        f"The phase of the {rows} ranks most worth a look at the end of the range, at each scrape. Rows that "
-        "look alike are good. One row in another colour than the rest is the rank the others wait for.",
+        f"The phase, at each scrape, of the {rows} ranks most worth a look at the end of the range. Rows that look "
+        "alike are good. One row in a different colour from the rest is the rank that the others wait for.",
         [query(in_order(f"max by (rank) ({own(f'({coded})')} and on (rank) {chosen})", "rank"), "rank {{rank}}")],
         "no rank is running",
         mappings=[{"type": "value", "options": words_of}],
@@ -285,9 +285,9 @@ def lag_heat(rows: int = 30, **more: object) -> Json:
     return heat(
         f"Lag per step by rank, full red at {LATE:.0%}",
         UNITS["ratio"],
-        f"How much later than the median rank a rank arrives, of a step: the {rows} ranks that lagged most within the "
-        "range; what pages is full red. No red is good. One red row: that rank; rows in turns: what differs "
-        "from step to step.",
+        f"How much later than the median rank a rank arrives, as a share of a step, for the {rows} ranks that lagged "
+        "most within the range; full red pages. No red is good. One red row: that rank is slow; rows in turns: "
+        "something differs from step to step.",
         [query(in_order(f"max by (rank) ({LAG}) and on (rank) {worst}", "rank"), "rank {{rank}}")],
         NO_WAITS,
         shown=of_run("run:collective_wait_per_step_seconds:median"),
@@ -306,9 +306,9 @@ def node_heat(rows: int = 40, **more: object) -> Json:
     return heat(
         f"Collective time per step by node, full red at {TWICE:.0f} × median",
         "none",
-        f"Seconds of collectives in a step on the slowest rank of the node, over those of the median node: the {rows} "
-        "nodes with the longest within the range; twice as long is full red. No red is good. A few red rows: what "
-        "these nodes share, a switch or a rail, is slow.",
+        "Time per step that the node's slowest rank spends in collectives, relative to the median node, for the "
+        f"{rows} nodes with the longest within the range; twice as long is full red. No red is good. A few red rows: "
+        "what these nodes share, a switch or a rail, is slow.",
         [query(in_order(over, "instance"), "{{instance}}")],
         NO_WAITS,
         shown=took,
@@ -320,14 +320,14 @@ def node_heat(rows: int = 40, **more: object) -> Json:
 
 
 def error_heat(rows: int = 40, **more: object) -> Json:
-    """Return the panel of the nodes whose network ports damage packets."""
+    """Return the panel of the nodes whose network ports corrupt packets."""
     here = f"on (instance) group by (instance) ({of_run(c.RUN_RANKS)})"
     rate = of_cluster("node:nic_errors:rate2m")
     worst = f"topk({rows}, max by (instance) (max_over_time({rate}[$__range] @ end())))"
     return heat(
         f"Network errors per second by node, full red at {EACH_SECOND}",
         "none",
-        f"Corrupted packets per second at the worst port of a node: the {rows} nodes with most. No row is good. "
+        f"Corrupted packets per second at the worst port of a node: the {rows} nodes with the most. No row is good. "
         "Several rows that begin at once: what these nodes share, a switch or a rail; a single one: its cable or "
         "transceiver.",
         [

@@ -1,4 +1,4 @@
-"""What the committed dashboards ask Prometheus: every expression, with values where Grafana would put them."""
+"""What the committed dashboards ask Prometheus: every expression, with the values that Grafana would fill in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "dashboards"
 BUILT_IN = {"__rate_interval": "20s", "__interval": "5s", "__range": "1800s"}
 """What Grafana puts in for half an hour of samples that are 5 s apart."""
 
-_VARIABLE = re.compile(r"\$(?:\{([a-z_]+)(?::[a-z]+)?\}|([a-z_]+))")  # $1 of label_replace is none
+_VARIABLE = re.compile(r"\$(?:\{([a-z_]+)(?::[a-z]+)?\}|([a-z_]+))")  # $1 in label_replace is not one
 _VALUES = re.compile(r"label_values\((?:(.+),\s*)?(\w+)\)")
 
 
@@ -69,7 +69,7 @@ def used(text: str) -> set[str]:
 
 
 def defaults(dashboard: Json, run: str) -> dict[str, str]:
-    """Return the value of each variable as a person finds it: All where there is such a choice, else this run."""
+    """Return the value of each variable as a person finds it: All if there is such a choice, otherwise this run."""
     values = dict(BUILT_IN)
     for variable in dashboard["templating"]["list"]:
         if variable.get("includeAll"):

@@ -40,7 +40,7 @@ WORTH, LOST = of_runs("run:productive_seconds:rate2m"), of_runs("run:lost_second
 STEPS = of_runs("run:new_steps_seconds:rate2m")
 GPUS = of_runs(RUNS)
 HELD = f"sum({GPUS} and on (run) {of_runs('node:ranks_alive:count')})"
-"""Of runs that are alive: ranks of one that ended are shown for a while, and their GPUs may be another's by then."""
+"""Only of runs that are alive: ranks of one that ended are shown for a while, when their GPUs may be another's."""
 FIRING = of_runs("ALERTS", alertstate="firing")
 EVERYWHERE = of_cluster("ALERTS", alertstate="firing", severity="critical|warning|info")
 OF_BASELINE = f"(1 - max by (run) ({of_runs('run:speed_loss:ratio')}))"
@@ -60,18 +60,17 @@ def top() -> list[Json]:
     critical = f"{of_runs('ALERTS', alertstate='firing', severity='critical')} and on (run) {GPUS}"
     delivered, held = hours(f"sum({WORTH})"), hours(HELD)
     return [
-        stat("Runs", "none", "Known runs, whatever state they are in. Where one is missing that should be here: its "
-             "recorder is off, or no exporter runs on its nodes.", [query(f"count({GPUS})", instant=True)], "no run",
-             w=4),
+        stat("Runs", "none", "Known runs, in any state. If one is missing, its recorder is off, or no exporter runs on "
+             "its nodes.", [query(f"count({GPUS})", instant=True)], "no run", w=4),
         stat("GPUs allocated", "locale", "GPUs held by the ranks of all runs, and all that exporters know. Nearly "
              "all allocated is good.",
              [query(HELD, "allocated", instant=True),
               query(f"count({of_cluster(c.GPU_UP)})", "known", instant=True)],
              "none", show="value_and_name", w=4),
-        stat("GPUs productive", "locale", "GPUs' worth of new training work: what is left of those allocated when "
-             "waits, restarts, saves and repeated steps are taken away. Near those allocated is good.",
+        stat("GPUs productive", "locale", "New training work, measured in GPUs: those allocated minus what waits, "
+             "restarts, saves and repeated steps take. Close to those allocated is good.",
              [query(f"sum({WORTH})", instant=True)], "not yet", decimals=1, w=4),
-        stat("MFU, wall-clock", UNITS["ratio"], "Model FLOP/s of all runs over the peak of their devices, pauses "
+        stat("MFU, wall-clock", UNITS["ratio"], "Model FLOP/s of all runs as a share of their devices' peak, pauses "
              "included; it needs flops_per_token. Compare each run with its own past, in the table.",
              [query(mfu, instant=True)], "not collected", decimals=1, w=4),
         stat("Goodput", UNITS["ratio"], "Share of all rank-time that goes into new steps; above 90 % is good. Beside "
@@ -95,8 +94,8 @@ def top() -> list[Json]:
         stat("Energy", "watth", "Energy of all GPUs within the time range, from their power once a minute. Compare it "
              "with the GPU-hours delivered next to it.", [query(hours(f"sum({POWER})"), instant=True)],
              "not collected", decimals=1, w=4),
-        stat("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Higher is good. A "
-             "fall at the same model: slow ranks or waits, at full power.", [query(PER_JOULE, instant=True)],
+        stat("Tokens per joule", "none", "Tokens trained on per joule of those runs' GPUs. Higher is good. A fall with "
+             "the same model: slow ranks or waits, at full power.", [query(PER_JOULE, instant=True)],
              "not collected", decimals=2, w=4),
     ]  # fmt: skip
 
@@ -172,30 +171,30 @@ def use() -> list[Json]:
     worst = at_end(f"bottomk(10, {OF_BASELINE})")
     shades = {"known": GREY, "allocated": BLUE, "productive": GREEN}
     return [
-        lines("GPUs", "locale", "GPUs that exporters know, that runs hold, and the worth of new work. Close together "
-              "is good. Known above allocated: idle machines, or jobs without a recorder; allocated above productive: "
-              "see what is lost.",
+        lines("GPUs", "locale", "GPUs that exporters know, GPUs that runs hold, and new work measured in GPUs. Close "
+              "together is good. Known above allocated: idle machines, or jobs without a recorder; allocated above "
+              "productive: see what is lost.",
               [query(f"count({of_cluster(c.GPU_UP)})", "known"), query(HELD, "allocated"),
                query(f"sum({WORTH})", "productive")],
               "no run is known", overrides=coloured(shades), min=0, w=8),
-        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work: GPU-hours lost per hour. "
-              "Collectives are part of how runs are built; the others should be near 0.",
+        lines("GPUs lost, by cause", "locale", "Time that brought no new work, measured in GPUs: GPU-hours lost per "
+              "hour. Collectives are part of how runs are built; the others should be near 0.",
               [query(f"sum by (cause) ({LOST}) > 0", "{{cause}}")], "not accounted yet", stack=True,
               overrides=coloured(CAUSES), min=0, w=8),
-        lines("Speed of the slowest runs", UNITS["ratio"], "MFU, or throughput, over what the run did in the hour "
-              "before: the ten that are furthest below it now. Lines near 100 % are good. One that falls: open it.",
+        lines("Speed of the slowest runs", UNITS["ratio"], "MFU, or throughput, relative to the run's hour before, for "
+              "the ten that are furthest below it now. Lines near 100 % are good. One that falls: open it.",
               [query(f"{OF_BASELINE} and on (run) {worst}", "{{run}}")], "no run has a baseline yet", min=0,
               soft_max=WHOLE, w=8),
         culprits(w=8, h=8),
         lines("Power", UNITS["watts"], "Mean board power of all GPUs. It should follow the productive GPUs. Full power "
-              "with few productive: ranks wait in collectives, which burn nearly as much as work.",
+              "with few productive: ranks wait in collectives, which take nearly as much power as work.",
               [query(f"sum({POWER})", "all GPUs"), query(f"sum({OF_RUNS})", "of runs")],
               "not collected: no GPU reports its power", min=0, w=8),
-        lines("Tokens per joule", "none", "Tokens trained on over the energy of those runs' GPUs. Flat is good. It "
-              "falls when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],
+        lines("Tokens per joule", "none", "Tokens trained on per joule of those runs' GPUs. Flat is good. It falls "
+              "when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],
               "not collected: needs tokens and every GPU's power", min=0, w=8),
-        lines("Coverage", "locale", "GPUs on which processes compute of which none is recorded, and those that runs "
-              "hold. None is good; the status page of a node says whose they are. Inference counts, too: it has "
+        lines("Coverage", "locale", "GPUs on which only unrecorded processes compute, and those that runs hold. None "
+              "unrecorded is good; a node's status page says whose they are. Inference counts, too, although it has "
               "nothing to record.",
               [query(f"sum({of_cluster(c.NODE_UNRECORDED_GPUS)})", "not recorded"), query(HELD, "allocated to runs")],
               "not known: no exporter sees its GPUs' processes", min=0, w=8),
@@ -203,12 +202,12 @@ def use() -> list[Json]:
 
 
 def culprits(**more: object) -> Json:
-    """Return the nodes that were blamed for most incidents."""
+    """Return the nodes that were blamed for the most incidents."""
     most = f"sum by (instance) (1 + changes({of_cluster('node:blamed_timestamp_seconds:min')}[30d]))"
     return table(
         "Nodes blamed most often, 30 days",
-        "Incidents of the last 30 days for which a node, one of its GPUs or links was to blame; the ten nodes with "
-        "most. One each is chance. For one that stands out, run `tachograph history`.",
+        "Incidents of the last 30 days for which a node, or one of its GPUs or links, was to blame; the ten nodes with "
+        "the most. One each is chance. If one stands out, run `tachograph history`.",
         [query(f"sort_desc(topk(10, {most}))", table=True)],
         "No node was blamed.",
         {"instance": "Node", "Value": "Incidents"},

@@ -1,6 +1,7 @@
 """A section of the dashboard "Run" for loops that generate what they train on: the engines beside the trainer's phases.
 
-The engines' metrics are their own (vLLM's, else SGLang's), with the labels `run` and `engine` of targets/engines.yml.
+The engines' metrics are their own (vLLM's, otherwise SGLang's), with the labels `run` and `engine` of
+targets/engines.yml.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ def generation() -> list[Json]:
               "while the engines are busy: the trainer waits for them. Long in backward while they have no request: "
               "they wait for the trainer.", [query(phases, "{{phase}}")], "no rank is running",
               stack=True, overrides=coloured(PHASES), min=0, max=1, w=12),
-        lines("Requests", "none", "In the run's engines. Many that wait: more engines, or fewer prompts at once. "
-              "None at all for long: the engines idle.", [named(requests)], NO_ENGINE, min=0, decimals=0, w=12),
-        lines("Generated tokens", "none", "A second, by engine. One below the others holds up the batch.",
+        lines("Requests", "none", "In the run's engines. Many waiting: add engines, or send fewer prompts at once. "
+              "None for a long time: the engines are idle.", [named(requests)], NO_ENGINE, min=0, decimals=0, w=12),
+        lines("Generated tokens", "none", "Per second, by engine. One below the others holds up the batch.",
               [query(f"sum by (engine) ({tokens})", "{{engine}}")], NO_ENGINE, min=0, w=6),
         lines("KV cache in use", UNITS["ratio"], "By engine. Near 1, requests wait or are preempted and begin again.",
               [query(f"max by (engine) ({cache})", "{{engine}}")], NO_ENGINE, min=0, max=1, w=6),
-        lines("Time of a request", UNITS["seconds"], "From request to last token, the mean by engine. The batch waits "
-              "for the longest: one engine above the others holds it up.",
+        lines("Request latency", UNITS["seconds"], "Mean time from request to last token, by engine. The batch waits "
+              "for the longest, so one engine above the others holds it up.",
               [query(f"sum by (engine) ({seconds}) / sum by (engine) ({answers} > 0)", "{{engine}}")], NO_ENGINE,
               min=0, w=6),
-        lines("Preemptions", "none", "Requests a minute that an engine put back for lack of KV cache. 0 is good.",
+        lines("Preemptions", "none", "Requests per minute that an engine put back for lack of KV cache. 0 is good.",
               [query(f"60 * sum by (engine) ({rate('vllm:num_preemptions_total')})", "{{engine}}")],
               "no engine of the run is scraped, or none is vLLM", min=0, soft_max=1, w=6),
     ]  # fmt: skip

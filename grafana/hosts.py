@@ -1,4 +1,4 @@
-"""Which nodes and GPUs a dashboard of the hardware asks for, and how their alerts are selected.
+"""Which nodes and GPUs a hardware dashboard asks for, and how their alerts are selected.
 
 Nodes are the chosen run's, or all that have an exporter, whether a run is there or not.
 """
@@ -13,7 +13,7 @@ from tachograph.catalog import index as c
 NODES = '{__name__=~"node:run:info|up",cluster=~"$cluster",job=~"tachograph|dcgm|",run=~"$run"}'
 """Every node that is scraped, which knows no run, and every node of a run, which knows no job: what $run narrows."""
 WHERE = f"on (instance) group by (instance) (last_over_time({NODES}[1h]))"
-"""Also where the run lately was: what killed it is looked for when it is gone."""
+"""Also where the run recently was, because people look for what killed it once it is gone."""
 
 RUN = variable("run", "Run", f"label_values({of_cluster(RUNS, run='.*$find.*')}, run)", **{**ALL, "allValue": "^$"})
 """All is every node, with and without a run: `^$` is the run of `up`."""

@@ -31,7 +31,7 @@ from tachograph.catalog import index as c
 
 ROWS = 25  # of a timeline: more than that nobody reads
 WIDE = {"w": 24, "axis": 240}
-"""Where a panel over time stands: with as many pixels left of each, one moment stands above the other."""
+"""The place of a panel over time: with equally many pixels to the left of each, the same moments line up."""
 
 GRADES = dict(enumerate(reversed(SEVERITIES), start=1))  # 1 info, 2 warning, 3 critical
 GRADE_WORDS = [
@@ -68,7 +68,7 @@ def graded(labels: str) -> str:
 
 def alert_table() -> Json:
     """Return every alert of the window in the order in which they began: what came first is often the cause."""
-    # Of those moments alone at which it fired: what was pending for a while an hour before did not begin there.
+    # Only of moments at which it fired: an alert that was pending for a while an hour before did not begin then.
     firing_since = " or ".join(
         f"min_over_time(({select('ALERTS_FOR_STATE')} and ignoring (alertstate) "
         f"{select('ALERTS', alertstate='firing')})[$__range:5s])"
@@ -79,7 +79,7 @@ def alert_table() -> Json:
     return table(
         "Alerts of this window, in order",
         "Every alert that fired for this run or its nodes within the window, the first one on top: it is often the "
-        "cause, what follows its consequence. Empty is good. A click on an alert opens its runbook.",
+        "cause, and those that follow are its consequences. Empty is good. A click on an alert opens its runbook.",
         [query(f"bottomk({2 * ROWS}, 1000 * ({began}))", table=True)],
         "Nothing fired in this window.",
         columns | {"gpu": "GPU"},
@@ -103,7 +103,7 @@ def what_happened() -> list[Json]:
     apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='|'.join(c.PAUSES))})"
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
-                 "Where it turns: the alerts below show why, from that moment on.", [query(CONDITION, "run")],
+                 "Where it changes, the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  NO_RANK, mappings=CONDITION_WORDS, h=4, **WIDE),
         timeline("Alerts by node and rank", "none", "What fired for the run or its nodes, which node and rank it "
                  "named, and from when to when: red is critical, orange a warning, blue is information. None is good. "
@@ -120,8 +120,8 @@ def what_happened() -> list[Json]:
               "good. Each rise is a decision: tachograph supervise history says why.",
               [query(f"sum by (action, outcome) ({of_run(c.SUPERVISOR_ACTIONS)})", "{{action}}: {{outcome}}")],
               "no supervisor, or nothing decided", min=0, h=5, **WIDE),
-        timeline("Hardware events", "none", "How many GPUs or nodes of the run had it, as the rules see it. None is "
-                 "good. What begins before the run slows down or stops is the likely cause: the tables name it.",
+        timeline("Hardware events", "none", "How many GPUs or nodes of the run are affected, as the rules see it. None "
+                 "is good. What begins before the run slows down or stops is the likely cause: the tables name it.",
                  [named({text: f"count({of_cluster(name)} and {HERE}) > 0" for text, name in EVENTS})],
                  "no hardware event in this window", shown=" or ".join(of_cluster(name) for _, name in EVENTS),
                  color={"mode": "fixed", "fixedColor": ORANGE}, h=5, **WIDE),
@@ -132,8 +132,8 @@ def what_it_cost() -> list[Json]:
     """Return speed, loss and waste on the same axis."""
     spiking = f"{of_run('run:loss:median')} and on (run) {of_run('run:loss_spike_steps:median')} > 0"
     return [
-        lines("MFU", UNITS["ratio"], "Model FLOP/s as a share of the peak, of completed steps, and what the run did "
-              "in the hour before. On the dashed line is good. Where it leaves the line, money is being lost.",
+        lines("MFU", UNITS["ratio"], "Model FLOP/s of completed steps as a share of the peak, and the same in the hour "
+              "before. On the dashed line is good. Where it falls below the line, money is being lost.",
               [query(stepping(of_run("run:step_mfu:ratio")), "completed steps"),
                query(of_run("run:step_mfu:baseline"), "baseline")],
               NO_MFU, overrides=[BASELINE], min=0, h=6, **WIDE),
@@ -142,8 +142,8 @@ def what_it_cost() -> list[Json]:
               "after a restart or a new learning rate: compare with the rows above.",
               [query(of_run("run:loss:median"), "loss"), query(spiking, "spike")], NO_LOSS,
               overrides=[SPIKE], h=6, **WIDE),
-        lines("GPUs lost, by cause", "locale", "GPUs' worth of time that brought no new work, by cause: GPU-hours "
-              "lost per hour. Near 0 is good, except for collectives, which are part of how a run is built.",
+        lines("GPUs lost, by cause", "locale", "Time that brought no new work, measured in GPUs: GPU-hours lost per "
+              "hour. Near 0 is good, except for collectives, which are part of how a run is built.",
               [query(f"{of_run('run:lost_seconds:rate2m')} > 0", "{{cause}}")], "not accounted yet", stack=True,
               overrides=coloured(CAUSES), min=0, h=6, **WIDE),
         lines("Restarts by the supervisor", UNITS["seconds"], "How long the run took from the failure to the next "

@@ -13,7 +13,7 @@ NO_ACTIVATIONS = "not collected: needs watch(model, optimizer, activations=True)
 FAILED = of_run("run:failed:bool")
 FAILURES = f"sum(resets({FAILED}[7d]) + {FAILED})"
 BETWEEN = f"60 * sum(count_over_time({FAILED}[7d]) - sum_over_time({FAILED}[7d])) / ({FAILURES} > 0)"
-"""Seconds of a week in which the run was whole, which has a sample a minute, over its failures."""
+"""Seconds of a week in which the run was whole, at a sample a minute, divided by its failures."""
 
 RANK, LAYER = "rank {{rank}}", "{{layer}}"
 
@@ -28,9 +28,9 @@ def memory() -> list[Json]:
         lines("GPU memory reserved", UNITS["bytes"], "What PyTorch's allocator holds, over ranks; by name: the most. "
               "Flat after the first steps is good. A climb that does not stop is a leak.",
               spread(of_ranks(c.TRAIN_MEMORY_RESERVED), "topk", RANK), NO_DEVICE, overrides=BAND, min=0, w=8),
-        lines("GPU memory in use", UNITS["ratio"], "Share of the memory that the allocator holds, of the rank with "
-              "most: the most that tensors took, and what lies in blocks too small to use, from 5 % on. A peak near 1 "
-              "where the GPU is full: a longer batch will not fit.",
+        lines("GPU memory in use", UNITS["ratio"], "Share of the memory that the allocator holds, on the rank with the "
+              "highest: the most that tensors took, and what lies in blocks too small to use, if over 5 %. A peak near "
+              "1 on a full GPU: a longer batch will not fit.",
               [query(f"max({of_run(c.RUN_MEMORY_PEAK)})", "peak"),
                query(f"max({of_run(c.RUN_MEMORY_FRAGMENTED)})", "unusable")], NO_DEVICE, min=0, max=1, w=8),
         lines("Host memory", UNITS["bytes"], "Memory of the ranks' processes; by name: the most. Flat is good. A climb "
@@ -58,16 +58,16 @@ def inside() -> list[Json]:
         lines("Activations by layer", "none", "Root mean square on rank 0, over layers; by name: the highest. Steady "
               "is good. A climb over hours: the loss scale or the learning rate is too high.",
               spread(f"({rms} < Inf)", "topk", LAYER), NO_ACTIVATIONS, overrides=BAND, min=0, w=8),
-        lines("Update ratio", "sci", "Length of the optimizer's update over that of the parameters, over ranks. Near "
-              "1e-3 is usual. Far above: the learning rate is too high; far below: the model hardly moves.",
+        lines("Update ratio", "sci", "Size of the optimizer's update relative to the parameters, over ranks. Near 1e-3 "
+              "is usual. Far above: the learning rate is too high; far below: the model hardly moves.",
               spread(of_ranks(c.TRAIN_UPDATE_RATIO)), "not collected: needs watch(model, optimizer, update_every=…)",
               overrides=BAND, w=8),
         lines("Loss scale", "none", "The gradient scaler's factor on the rank where it is lowest. A halving now "
               "and then is good. Falling all the time: gradients overflow, and steps are skipped.",
               [query(f"min({of_run('tachograph_run_amp_loss_scale')})", "lowest scale")],
               "not collected: needs watch(model, optimizer, scaler=…)", min=0, w=8),
-        lines("Diverging ranks", "none", "Ranks whose checksum, batch or count is not the others'. None "
-              "is good: SilentDataCorruptionSuspected and InvariantBroken name the rank and the number.",
+        lines("Diverging ranks", "none", "Ranks whose checksum, batch or count differs from the others'. None is "
+              "good: SilentDataCorruptionSuspected and InvariantBroken name the rank and the number.",
               [query(f"count(group by (instance, rank) ({of_run('rank:invariant_culprit:info')})) "
                      f"or 0 * max({of_run('run:ranks:count')})", "ranks")],
               NO_RANK, min=0, decimals=0, soft_max=4, w=8),

@@ -36,7 +36,7 @@ ABOUT = (
     "NodeDown|NodesUnreachable|TelemetryLost|ExporterDown|NvmlCollectorStale|ExporterOverloaded|RunBlind|RanksMissing"
     "|NodeClockSkewed|RuleEvaluationFailing|UserOverShare"
 )
-"""What cannot be seen, or not be judged by."""
+"""Alerts about what cannot be seen, or cannot be relied on."""
 
 NODE = variable("instance", "Node", f"label_values({of_cluster('up', job='tachograph')}, instance)", **MANY)
 
@@ -69,8 +69,8 @@ def top() -> list[Json]:
     lost = " or ".join(f'label_replace({since_start(f"{name}_total")}, "kind", "{name}", "", "")' for name in kinds)
     firing = of_nodes("ALERTS", alertstate="firing", alertname=ABOUT)
     return [
-        stat("Alerting", "none", "Whether the Watchdog fires, which it always should: then Prometheus evaluates its "
-             "rules. Its receiver checks whether it also reaches somebody.", [query(watchdog, instant=True)],
+        stat("Alerting", "none", "Whether the Watchdog fires. It always should, and shows that Prometheus evaluates "
+             "its rules. Its receiver checks whether it also reaches somebody.", [query(watchdog, instant=True)],
              "the Watchdog does not fire: no rules are evaluated", mappings=works),
         stat("Exporters answering", "none", "Nodes whose Tachograph exporter answers, out of those that Prometheus "
              "scrapes. Equal is good. Fewer: the table below names them.",
@@ -82,11 +82,12 @@ def top() -> list[Json]:
              show="value_and_name"),
         firing_table("Monitoring alerts firing", firing, "Alerts about what cannot be seen: nodes, ranks, clocks and "
                      "rules.", "No alert about monitoring fires; Fleet has the others.", ON_HOSTS, w=9),
-        stat("Missed evaluations", "none", "Times in the range a rule group began late because the last time took too "
-             "long. 0 is good. Above: the row Prometheus names the group; give Prometheus more CPU.",
+        stat("Missed evaluations", "none", "How often in the range a rule group was skipped because its previous "
+             "evaluation took too long. 0 is good. Above: the row Prometheus names the group; Prometheus needs more "
+             "CPU.",
              [query(since_start("prometheus_rule_group_iterations_missed_total"), instant=True)], NO_SELF, decimals=0),
-        stat("Failed evaluations", "none", "Rules in the range that Prometheus could not evaluate. 0 is good. Above: "
-             "its rules page shows the error.",
+        stat("Failed evaluations", "none", "Rule evaluations in the range that failed. 0 is good. Above: Prometheus' "
+             "rules page shows the error.",
              [query(since_start("prometheus_rule_evaluation_failures_total"), instant=True)], NO_SELF, decimals=0),
         stat("Undelivered alerts", "none", "Alerts in the range that did not reach Alertmanager, and messages it "
              "could not deliver. 0 is good. Above: the row Alerts shows where.",
@@ -169,8 +170,8 @@ def exporters() -> list[Json]:
               [query(f"max by (collector) ({age})", "{{collector}}"),
                query(f"{age} and topk(3, {at_end(age)})", "{{instance}} {{collector}}")], NO_EXPORTER,
               min=0),
-        lines("Silent ranks", "s", "For how long ranks that hold their connection have sent nothing, from half a "
-              "minute on. None is good: such a process is stopped, or stuck in the kernel. By name: the longest.",
+        lines("Silent ranks", "s", "How long ranks that are still connected have sent nothing, once over half a "
+              "minute. None is good: such a process is stopped, or stuck in the kernel. By name: the longest.",
               spread(heard, "topk", "{{run}} rank {{rank}}"), "no rank is silent",
               overrides=BAND, min=0),
         lines("Failing collectors", "none", "Nodes on which a collector does not succeed, and why; and single GPU "
@@ -232,10 +233,10 @@ def prometheus() -> list[Json]:
               "restart of a run for up to two hours. Growing without end: some label is unbounded.",
               [query(f"sum({of_cluster('prometheus_tsdb_head_series')})", "series")], NO_SELF, min=0),
         lines("Rejected scrapes", "suffix:/min", "Pages and samples that Prometheus rejected, by reason. 0 is good. "
-              "exceeded_sample_limit: a page is larger than prometheus.yml allows, the node is not visible.",
+              "exceeded_sample_limit: a page is larger than prometheus.yml allows, so the node is not visible.",
               [query(f"60 * sum(rate({of_cluster(f'prometheus_target_scrapes_{name}_total')}[$__rate_interval]))", name)
                for name in refused], NO_SELF, min=0, soft_max=1),
-        lines("Prometheus CPU", UNITS["ratio"], "CPU of Prometheus, 100 % is one core. Steady is good. Near what the "
+        lines("Prometheus CPU", UNITS["ratio"], "CPU of Prometheus; 100 % is one core. Steady is good. Near what the "
               "machine has: evaluations come late.",
               [query(f"rate({of_cluster('process_cpu_seconds_total', job='prometheus')}[$__rate_interval])", WHO)],
               NO_SELF, min=0),
@@ -264,8 +265,8 @@ def alerts() -> list[Json]:
     none = f'label_replace(0 * sum({of_cluster("alertmanager_alerts")}), "integration", "none", "", "")'
     return [
         lines("Prometheus to Alertmanager", "suffix:alerts/min", "Alerts that Prometheus sent, that no Alertmanager "
-              "took, and that it dropped. Sent above 0, the Watchdog is always among them, and the others 0 is good. "
-              "Errors: is Alertmanager up, is targets/alertmanager.yml right?",
+              "accepted, and that it dropped. Sent above 0 (the Watchdog is always among them) and the others at 0 is "
+              "good. Errors: is Alertmanager up, is targets/alertmanager.yml right?",
               [query(sent, "sent"), query(errors, "errors"), query(dropped, "dropped")], NO_SELF,
               overrides=coloured({"errors": RED, "dropped": RED}), min=0, soft_max=1),
         lines("Alertmanagers and queue", "none", "Alertmanagers that Prometheus knows, and alerts that wait to be "
@@ -274,8 +275,8 @@ def alerts() -> list[Json]:
                query(f"sum({of_cluster('prometheus_notifications_queue_length')})", "queued alerts")], NO_SELF,
               min=0, decimals=0, soft_max=4),
         lines("Alertmanager notifications", "suffix:messages/min", "Messages by integration, and those that failed. "
-              "The Watchdog's each minute, and nothing failed, is good. Failed: the receiver is down or its secret is "
-              "wrong; Alertmanager's log says which.",
+              "One for the Watchdog each minute, and nothing failed, is good. Failed: the receiver is down or its "
+              "secret is wrong; Alertmanager's log says which.",
               [query(f"({told}) or on () {none}", "{{integration}}"),
                query(failed, "failed, {{integration}}")], NO_ALERTMANAGER, min=0, soft_max=1),
         lines("Alerts and silences", "none", "Alerts that Alertmanager holds, active or suppressed, and active "

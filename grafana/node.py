@@ -1,7 +1,7 @@
 """The dashboard "Node and GPU": is anything physically breaking, and on which node, GPU or link.
 
 A panel is one entry in one of the functions below. A band and three names stand for all GPUs, so 8 and 16,384 of them
-make the same panel. What a part does not measure is no line and says so; it is never drawn as 0.
+make the same panel. What a part does not measure has no line, and the panel says so; it is never drawn as 0.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CONDITIONS = (
     ("hung", RED, "node:gpu_hung:info"),
     ("lost", RED, "node:gpu_lost:info"),
 )
-"""What a GPU can be in, by a recorded series or an alert, best first: the last that holds stands for the GPU."""
+"""The conditions of a GPU, by a recorded series or an alert, best first: the last that holds stands for the GPU."""
 
 
 def top() -> list[Json]:
@@ -76,8 +76,8 @@ def top() -> list[Json]:
         firing_table("Firing on these nodes", f"({alerts()} or {of_their_runs()})", "What fires on these nodes and for "
                      "the runs there, and which GPU it names.", "No alert fires on these nodes or for the runs there.",
                      ON_HOSTS, w=14),
-        stat("Power now", UNITS["watts"], "Board power of the chosen GPUs together. At full load near the sum of their "
-             "limits; far below it they wait.", [query(f"sum({of_gpus('node:gpu_power:watts')})", instant=True)],
+        stat("Power now", UNITS["watts"], "Total board power of the chosen GPUs. Near the sum of their limits at full "
+             "load; far below, they wait.", [query(f"sum({of_gpus('node:gpu_power:watts')})", instant=True)],
              "not collected"),
         stat("Repairs requested", "none", "GPUs for which the driver asks for a reset, a reboot or a drain. None is "
              "good. Drain the node at the next checkpoint, then do what is asked.",
@@ -219,7 +219,7 @@ def power() -> list[Json]:
                query(f"max({of_gpus(c.GPU_POWER_LIMIT)})", "limit")], UNREAD, overrides=[*BAND, dashed("limit")],
               min=0),
         lines("Temperature", UNITS["celsius"], "Die temperature. Well below the part's own slowdown point is good. One "
-              "alone that is hot: the fan, paste or air flow of that slot. By name: the hottest.",
+              "that is hot alone: the fan, paste or air flow of that slot. By name: the hottest.",
               [*spread(of_gpus(c.GPU_TEMPERATURE, sensor="gpu"), "topk", WHO),
                query(f"min({slows_down_at(of_gpus)})", "slows down at")], UNREAD,
               overrides=[*BAND, dashed("slows down at")]),
@@ -248,9 +248,9 @@ def faults() -> list[Json]:
     here = link("Show only this GPU", "node", run=SAME, instance=field("Node"), gpu=field("GPU"))
     gone = f"sum by (error) ({of_gpus(c.GPU_REMAPPED_ROWS)})"
     return [
-        table("Xids, newest first", "What the driver reported of each GPU, its meaning, and what to do about it. "
-              "None is good. Do: application, look at the program; reset or reboot, drain the node first; return, send "
-              "the board back. NVIDIA's number leads to runbooks/GpuXidFatal.md.",
+        table("Xids, newest first", "What the driver reported about each GPU, what it means, and what to do. None is "
+              "good. Application: look at the program; reset or reboot: drain the node first; return: send the board "
+              "back. Look a number up in runbooks/GpuXidFatal.md.",
               [query(f"{last} * on (instance, uuid, xid) group_left (meaning, action) {told} or on (instance, uuid, "
                      f"xid) {last}", table=True)], "No Xid has been seen.", columns,
               overrides=[override("Ago", unit="s", decimals=0, custom__width=90), override("Node", links=[here]),
@@ -272,7 +272,7 @@ def faults() -> list[Json]:
 
 
 def links() -> list[Json]:
-    """Return whether the ways between GPUs and out of the node are whole: NVLink, InfiniBand and Ethernet."""
+    """Return whether the paths between GPUs and out of the node are intact: NVLink, InfiniBand and Ethernet."""
     bare = "not collected: no NVLink, or the driver does not count it"
     nvlink = rated(c.GPU_NVLINK_BYTES, gpu="$gpu", direction="transmit")
     down = of_gpus("node:gpu_nvlink_links_down:count")
@@ -288,7 +288,7 @@ def links() -> list[Json]:
                query(f"{down} and topk(3, {at_end(down)})", WHO)], bare, min=0, decimals=0,
               soft_max=4),
         lines("NVLink errors", "suffix:errors/min", "Errors on all NVLinks, by kind. 0, or a few checksums that a "
-              "replay fixed, is good. Recovery, or effective from generation 5 on: drain the node, look at the bridge "
+              "replay fixed, is good. Recovery, or effective on NVLink 5: drain the node, look at the bridge "
               "or the switch tray.", [query(f"60 * sum by (error) ({rated(c.GPU_NVLINK_ERRORS, gpu='$gpu')})",
               "{{error}}")], bare, min=0, soft_max=4),
         lines("InfiniBand and RoCE traffic", "Bps", "What a node sends over RDMA. All alike is good. One below its "
@@ -296,7 +296,7 @@ def links() -> list[Json]:
               spread(host_rate(WHERE, "node_infiniband_port_data_transmitted_bytes_total"), "bottomk", "{{instance}}"),
               no_rdma, overrides=BAND, min=0),
         lines("Network ports: errors and faults", "none", "Ports that are down, ports slower than they were, and "
-              "errors in the last hour on all. 0 is good. A port down or slow: cable, transceiver, switch port. Errors "
+              "errors in the last hour. 0 is good. A port down or slow: cable, transceiver, switch port. Errors "
               "that rise: the same, before it fails. By name: most errors.",
               [query(f"count({of_hosts('node:nic_down_seconds:max')})", "ports down"),
                query(f"count({of_hosts('node:nic_speed:ratio')})", "ports slower than usual"),
@@ -312,7 +312,7 @@ def links() -> list[Json]:
 
 
 def pcie() -> list[Json]:
-    """Return whether the ways from the GPUs to their host are whole, and how busy."""
+    """Return whether the paths from the GPUs to their host are intact, and how busy they are."""
     return [
         lines("PCIe links", "none", "GPUs whose PCIe link has fewer lanes, or under load a lower generation, than slot "
               "and part allow, and packets per minute that had to be resent. 0 is good. Slow, or replays that stay: "
@@ -321,8 +321,8 @@ def pcie() -> list[Json]:
                      "GPUs on a slow link"),
                query(f"60 * sum({rated(c.GPU_PCIE_REPLAYS, gpu='$gpu')})", "replays per minute")], UNREAD, min=0,
               decimals=0, soft_max=4),
-        lines("PCIe traffic", "Bps", "Sampled rate over PCIe, as seen from the GPU. Low while it trains is good: data "
-              "and checkpoints pass here. All the time high: optimizer states or batches are moved too often. By name: "
+        lines("PCIe traffic", "Bps", "Sampled rate over PCIe, as seen from the GPU. Low during training is good: only "
+              "data and checkpoints pass here. Always high: optimizer states or batches are moved too often. By name: "
               "the busiest.", spread(f"sum by (instance, gpu, uuid) ({of_gpus(c.GPU_PCIE_RATE)})", "topk", WHO),
               "not collected: the exporter runs without --gpu.detail", overrides=BAND, min=0),
     ]  # fmt: skip

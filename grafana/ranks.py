@@ -53,7 +53,7 @@ def stalled(**more: object) -> Json:
     return table(
         "Stalled process groups",
         "While the run hangs: who is behind in which process group, and by how many collectives. Empty is good. Start "
-        "with the rank that is behind most: the others of its group wait for it, other groups wait for them.",
+        "with the rank furthest behind: the others in its group wait for it, and other groups wait for them.",
         [query(groups, table=True)],
         "No process group is stalled, or none reports sequence numbers.",
         {"group": "Group", "rank": "Rank", "instance": "Node", "Value": "Behind"},
@@ -85,10 +85,10 @@ def parts_table(**more: object) -> Json:
     return table(
         "Step time breakdown by rank",
         "Shares of the usual step, over the last 20 s or three steps, for the ranks of the first table: work, waits "
-        "for other ranks, waits for data. Alike on all is good. The late rank computes longer and waits less: its "
-        "phase stands at the end.",
+        "for other ranks, waits for data. Alike on all is good. A late rank computes longer and waits less; the last "
+        "column has its phase.",
         one_by_one(asked, "rank", chosen),
-        "No step is being made.",
+        "No steps are completing.",
         columns,
         join="rank",
         overrides=[
@@ -119,8 +119,8 @@ def by_coordinate() -> list[Json]:
         table(
             "Waits by parallel group",
             "Share of a step that the ranks of a pipeline stage (pp), a tensor part (tp) or an expert part (ep) wait "
-            "for others, on average. Alike is good, or how the stages are cut. The one that waits least is the one the "
-            "others wait for.",
+            "for others, on average. Alike is good; differences may be due to how the stages are cut. The one that "
+            "waits least is the one that the others wait for.",
             [query(f"max by (place) ({' or '.join(map(waits, ('pp', 'tp', 'ep')))})", table=True)],
             NO_COORDINATES,
             {"place": "Place", "Value": "Waits"},
@@ -142,8 +142,8 @@ def by_coordinate() -> list[Json]:
 def collectives() -> list[Json]:
     """Return how fast collectives move data, and which fail."""
     return [
-        lines("Bus bandwidth", "Bps", "Of each operation, on the rank that moves most, with the median of the hour "
-              "before. At its usual level is good. Below it on all: the network; with one late rank: that rank.",
+        lines("Bus bandwidth", "Bps", "By operation, on the rank that moves the most, with the median of the hour "
+              "before. Its usual level is good. Below it on all: the network; with one late rank: that rank.",
               [query(of_run("run:collective_bus_bandwidth_bytes:max2m"), "{{op}}"),
                query(of_run("run:collective_bus_bandwidth_bytes:baseline"), "{{op}}, usual")],
               "no collective was timed lately", min=0, w=12),
@@ -161,9 +161,9 @@ def over_time() -> list[Json]:
         lag_heat(w=12, h=10),
         node_heat(w=12, h=10),
         phases_over_time(12),
-        lines("Lag per step", UNITS["ratio"], "How much later than the median rank a rank arrives, of a step: band "
-              "over all ranks, and the three that are latest now. Near 0 is good. One that stays above: see its row "
-              "above.",
+        lines("Lag per step", UNITS["ratio"], "How much later than the median rank a rank arrives, as a share of a "
+              "step: band over all ranks, and the three that are latest now. Near 0 is good. One that stays above: see "
+              "its row above.",
               [named(LAG_BAND), *spread(LAG, "topk", "rank {{rank}}")[1:]], NO_WAITS, overrides=BAND, w=8),
         lines("Collective wait per step", UNITS["seconds"], "Time per step in which a rank can only wait for the "
               "others. A narrow band is good. The ranks named wait least: they arrive last and hold up the others.",
@@ -173,9 +173,9 @@ def over_time() -> list[Json]:
               [query(of_run("run:step_part_seconds:median"), "{{cause}}")],
               "no ordinary step completed lately", overrides=coloured(PARTS), min=0, w=8),
         sequence_spread(w=12),
-        lines("Step spread across ranks", "none", "How many optimizer steps the rank furthest ahead "
-              "is beyond the last one, as of their last reports. What fits between two reports is good. A climb: each "
-              "rank trains alone; compare what they were started with.",
+        lines("Step spread across ranks", "none", "How many optimizer steps the last rank is behind the first one, as "
+              "of their latest reports. As many as fit between two reports is good. A climb: each rank trains alone; "
+              "compare how they were started.",
               [query(f"max({steps}) - min({steps})", "steps")], "no step yet", min=0, decimals=0, soft_max=4, w=12),
     ]  # fmt: skip
 

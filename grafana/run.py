@@ -66,9 +66,9 @@ def top() -> list[Json]:
              NO_RANK, show="name", w=5),
         firing_of_run(w=8),
         what_changed(w=6, h=6),
-        stat("Progress", "s", "The furthest step of any rank, which climbs; speed of its usual one, 100 % is good; "
-             "time since a step, which stays near the step time; age of the last checkpoint, which a failure would "
-             "lose; time left at the pace of two minutes, which needs `Recorder(total_steps=…)`.",
+        stat("Progress", "s", "The furthest step of any rank, which climbs; speed relative to its usual one, 100 % is "
+             "good; time since the last step, which stays near the step time; age of the last checkpoint, which a "
+             "failure would lose; time left at the pace of two minutes, which needs `Recorder(total_steps=…)`.",
              [named({name: or_not_known(number) for name, number in progress.items()}, instant=True)], "–",
              show="value_and_name", decimals=1, size=20, w=10,
              overrides=[override("step", unit="locale", decimals=0),
@@ -96,7 +96,7 @@ def first_look() -> list[Json]:
     median = f"quantile(0.5, {own(of_run(c.TRAIN_RECENT_STEP))})"
     return [
         lines("Step time", UNITS["seconds"], "Wall time of an ordinary step: the median rank's, and the mean "
-              "of all steps of a minute; a gap in a hang. Flat, and as a day before, is good. Mean above "
+              "of all steps in a minute, with a gap during a hang. Flat, and like a day before, is good. Mean above "
               "median: some steps stall, for data or a late rank. Both up: see which phase grew.",
               [named({"median": stepping(median), "mean": stepping(mean)} | day_before(mean))],
               "no step completed in this range", overrides=[DAY_BEFORE], min=0),
@@ -112,7 +112,7 @@ def first_look() -> list[Json]:
               [query(stepping(f"({phases} / ignoring (phase) group_left () sum({phases}) > 0)"), "{{phase}}")],
               NO_RANK, stack=True, overrides=coloured(PHASES), min=0, max=1),
         lines("Loss", "none", "Training loss over nodes: the median, and the band from lowest to highest. Falling is "
-              "good. Red points: a spike goes on. A gap where steps go on: the loss is not finite.",
+              "good. Red points: a spike goes on. A gap while steps go on: the loss is not finite.",
               [named(band(f"({of_run(c.RUN_LOSS)} > -Inf < Inf)") | {"spike": spiking})],
               NO_LOSS, overrides=[*BAND, SPIKE]),
     ]  # fmt: skip
@@ -141,8 +141,8 @@ def efficiency() -> list[Json]:
                query(f"{worth} / {paid}", "work"),
                query(f"{lost} / ignoring (cause) group_left () {paid} > 0", "{{cause}}")],
               "not accounted yet", stack=True, overrides=[*coloured(CAUSES), GOODPUT], min=0, max=1, w=8),
-        lines("MFU, HFU and achievable share", UNITS["ratio"], "Wall-clock shares: model FLOP/s of the dense "
-              "peak, FLOP/s with recomputation of it, and model FLOP/s of what these GPUs reach at their power limit.",
+        lines("MFU, HFU and achievable share", UNITS["ratio"], "Wall-clock shares of the dense peak: model FLOP/s, and "
+              "FLOP/s with recomputation; and model FLOP/s as a share of what these GPUs reach at their power limit.",
               [named(shares)], NO_MFU, min=0, w=8),
     ]  # fmt: skip
 
@@ -162,8 +162,8 @@ def learning() -> list[Json]:
               [query(f"max({of_run(c.RUN_LEARNING_RATE)})", "learning rate")],
               "not collected: needs watch(model, optimizer) or step.log(learning_rate=…)", min=0, decimals=2, w=8),
         lines("Spikes and non-finite steps", "none", "Steps since the loss began to spike, and steps with a value "
-              "that was not finite, on the rank with most. 0 is good. A spike that heals needs nothing. If its steps "
-              "climb it does not heal: go back to the last good checkpoint and skip the batch.",
+              "that was not finite, on the rank with the most. 0 is good. A spike that heals needs nothing. If its "
+              "steps climb, it does not heal: go back to the last good checkpoint and skip the batch.",
               [query(f"max by (source) ({of_ranks(c.TRAIN_NONFINITE)})", "non-finite {{source}}"),
                query(of_run("run:loss_spike_steps:median"), "steps in spike")],
               NO_RANK, min=0, decimals=0, soft_max=4, w=8),

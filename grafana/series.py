@@ -32,7 +32,7 @@ def of_run(metric: c.Metric | str, **matchers: str) -> str:
 
 
 def stepping(series: str) -> str:
-    """Return a series without the time in which the run makes no step: the last one's figures are no news then."""
+    """Return a series without the time in which the run makes no step, when the last one's figures are outdated."""
     return f"({series} unless on () {of_run('run:overdue_seconds:min')})"
 
 
@@ -88,7 +88,7 @@ def disks_used(where: str) -> str:
 
 
 def slows_down_at(gpus: Callable[..., str]) -> str:
-    """Return the temperatures at which the chosen GPUs slow down: as told, else worked out of the degrees left."""
+    """Return the temperatures at which the chosen GPUs slow down: as reported, otherwise from the headroom."""
     told = gpus(c.GPU_TEMPERATURE_THRESHOLD, threshold="slowdown")
     left = gpus(c.GPU_TEMPERATURE_MARGIN)
     return f"({told} or {gpus(c.GPU_TEMPERATURE, sensor='gpu')} + ignoring (sensor) {left})"

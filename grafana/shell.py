@@ -43,7 +43,7 @@ FIND = {
     "query": "",
     "current": {"text": "", "value": ""},
 }
-"""Narrows the list of runs where it is long: one of 100,000 is found by typing, not by scrolling."""
+"""Narrows a long list of runs: one of 100,000 is found by typing, not by scrolling."""
 RUN = variable("run", "Run", f"label_values({of_cluster(RUNS, run='.*$find.*')}, run)")
 NODE = variable("instance", "Node", f"label_values({of_run(c.RANK_INFO)}, instance)", **MANY)
 RANK = variable("rank", "Rank", f"label_values({of_run(c.RANK_INFO, instance='$instance')}, rank)", **MANY)
@@ -110,7 +110,7 @@ def label(name: str) -> str:
 
 
 POINTS = 120
-"""Of a line, 15 s apart in half an hour: no range and no screen makes a query over all GPUs dear."""
+"""Points of a line, 15 s apart in half an hour: no range and no screen makes a query over all GPUs expensive."""
 DRAWN = ("timeseries", "state-timeline")
 
 

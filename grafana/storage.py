@@ -105,19 +105,19 @@ def data() -> list[Json]:
               [query(of_run("run:data_wait:median"), "median rank"), query(of_run("run:data_wait:baseline"), "usual"),
                query(of_run("run:limit:max", name='data_stall_ratio'), "its limit")],
               NO_LOADER, overrides=USUAL, min=0),
-        lines("Wait for data, by rank", UNITS["ratio"], "Share of its usual step, for each rank. A narrow band is "
+        lines("Wait for data, by rank", UNITS["ratio"], "As a share of its usual step, for each rank. A narrow band is "
               "good. One rank far above: its node's loader or disk, or longer samples; it holds the others up. By "
-              "name: who waits most.",
+              "name: the ranks that wait most.",
               spread(data_share, "topk", RANK), NO_LOADER, overrides=BAND, min=0),
         lines("Batches ready", "none", "Batches that loader workers have ready. Above 0 is good. 0 most of the time: "
               "more workers, a faster store or cheaper preparation. By name: the fewest.",
               spread(of_ranks(c.TRAIN_DATA_QUEUE), "bottomk", RANK),
               NO_QUEUE, overrides=BAND, min=0, soft_max=4),
-        lines("Slow fetches", UNITS["ratio"], "Share of time by which single steps waited longer for data than their "
-              "rank usually does. 0 is good. Above while the median wait is low: now and then one fetch takes long.",
+        lines("Slow fetches", UNITS["ratio"], "Share of time that single steps waited for data beyond what is usual "
+              "for their rank. 0 is good. Above while the median wait is low: now and then one fetch takes long.",
               [query(excess, "{{phase}}")], NO_RANK, overrides=coloured(PHASES), min=0, soft_max=0.1),
-        lines("Training samples per second", "none", "Samples the whole run trained on. Steady is good. Falling with "
-              "the wait for data: data is the cause; falling without: see Run.",
+        lines("Training samples per second", "none", "Samples that the whole run trained on. Steady is good. Falling "
+              "while the wait for data grows: data is the cause; otherwise see Run.",
               [query(f"sum({of_run(c.RUN_WORK, unit='samples')})", "samples")],
               "not collected: needs samples_per_step", min=0),
         lines("Read from disks", "Bps", "What a node reads from its own disks. Steady is good. Near the disk's limit "
@@ -146,7 +146,7 @@ def data() -> list[Json]:
 
 
 def checkpoints() -> list[Json]:
-    """Return whether checkpoints come, in time, whole and at what price."""
+    """Return whether checkpoints come in time and whole, and at what price."""
     return [
         lines("Checkpoint age", "s", "Age of the newest checkpoint: a sawtooth. Teeth as high as the interval are "
               "good. The best interval weighs what saving costs against how often this run fails.",
@@ -190,7 +190,7 @@ def detail() -> list[Json]:
               soft_max=4),
         lines("Checkpoint size", "bytes", "Bytes of the last checkpoint, all ranks together. Flat is good. Half of "
               "what it was: ranks did not save their part.", [query(size, "size")], NO_SIZE, min=0),
-        lines("Write rate", "Bps", "Bytes of the last checkpoint over the duration of its slowest rank. Steady is "
+        lines("Write rate", "Bps", "Bytes of the last checkpoint divided by the time of its slowest rank. Steady is "
               "good; compare with what the store can do.", [query(f"{size} / {took}", "rate")], NO_SIZE, min=0),
     ]  # fmt: skip
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tachograph.http_client import HttpError, ask
 from tachograph.prometheus_api import DEFAULT_URL, Prometheus, PrometheusError, UnknownRunError, default_url, nearest
 from tachograph_lab.processes import Children, answers, free_port
 
@@ -163,10 +164,19 @@ def test_unreachable() -> None:
 )
 def test_not_a_prometheus(serve: Callable[..., str], status: int, body: bytes) -> None:
     """Any other server gives one line, never a traceback."""
-    for ask in (lambda prometheus: prometheus.check(), lambda prometheus: prometheus.instant("up")):
+    for asked in (lambda prometheus: prometheus.check(), lambda prometheus: prometheus.instant("up")):
         with pytest.raises(PrometheusError) as raised:
-            ask(Prometheus(serve(status, body), timeout=5))
+            asked(Prometheus(serve(status, body), timeout=5))
         assert "\n" not in str(raised.value)
+
+
+def test_the_reason_is_that_of_the_request() -> None:
+    """Not of what its caller was handling when it asked."""
+    try:
+        raise TimeoutError("the request before")
+    except TimeoutError:
+        with pytest.raises(HttpError, match="Connection refused"):
+            ask("http://127.0.0.1:1/", 5)
 
 
 def test_too_old(serve: Callable[..., str]) -> None:

@@ -28,19 +28,17 @@ COMMANDS: Mapping[str, Command] = {
         "run a training script and record it without changing it",
         "exporter,tools",  # for --watch alone
     ),
-    "auto": Command("tachograph.auto.command:main", "print the folder by which every training is recorded"),
+    "auto": Command("tachograph.auto.command:main", "print the folder that has every training recorded"),
     "exporter": Command(
         "tachograph.node.command:main", "export metrics of this node's GPUs and training ranks", "exporter"
     ),
     "silence": Command("tachograph.silence.command:main", "silence the alerts of a run for a while, with a reason"),
-    "top": Command("tachograph.top.command:main", "watch this node or a run in a terminal, the worst first"),
+    "top": Command("tachograph.top.command:main", "watch this node or a run in a terminal, worst first"),
     "dashboards": Command("tachograph.dashboards.command:main", "show the dashboards in a browser, without Grafana"),
     "triage": Command(
         "tachograph.triage.command:main", "say what is wrong with a run, why, and what to do next", "tools,logs"
     ),
-    "report": Command(
-        "tachograph.report.command:main", "write a page about a run and a time window, for a post-mortem"
-    ),
+    "report": Command("tachograph.report.command:main", "write a page about a run in a time window, for a post-mortem"),
     "history": Command(
         "tachograph.history.command:main", "show which nodes were culprits over weeks, and what precedes failures"
     ),
@@ -48,9 +46,7 @@ COMMANDS: Mapping[str, Command] = {
         "tachograph.collect.command:main", "say from a stuck run's Flight Recorder dumps which rank holds it up"
     ),
     "logs": Command("tachograph.logs.command:main", "find the first cause of a failed run in its logs", "logs"),
-    "bisect": Command(
-        "tachograph.bisect.command:main", "find the scale at which a command begins to fail, or the node that makes it"
-    ),
+    "bisect": Command("tachograph.bisect.command:main", "find the scale or the node at which a command begins to fail"),
     "supervise": Command(
         "tachograph.supervise.command:main", "start a training, and restart it by policy when it dies or hangs"
     ),
@@ -63,6 +59,7 @@ COMMANDS: Mapping[str, Command] = {
     "bundle": Command(
         "tachograph.bundle.command:main", "write rules, routes, dashboards and runbooks for Prometheus and Kubernetes"
     ),
+    "size": Command("tachograph.size.command:main", "say what Prometheus and the nodes need for a fleet"),
     "doctor": Command(
         "tachograph.doctor.command:main", "say what is wrong with an installation, and what to do about it"
     ),

@@ -7,6 +7,8 @@ import re
 _SECONDS = {"y": 31_536_000, "w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _WRITTEN = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _SECONDS))
+SCRAPE_SECONDS = (5, 30)
+"""The shortest and the longest scrape interval: many rules look back one minute, which must hold two scrapes."""
 _LONGEST = 2**63 / 1e9
 """The longest duration that Prometheus and Alertmanager can hold: 292 years."""
 
@@ -25,3 +27,14 @@ def parse(text: str, *, bare: bool = False) -> float:
     if seconds > _LONGEST:
         raise ValueError(f"{text!r} is longer than 292 years")
     return seconds
+
+
+def scrape_interval(text: str) -> int:
+    """Return the whole seconds of a scrape interval for which there are rules; raise ValueError."""
+    seconds, (least, most) = parse(text), SCRAPE_SECONDS
+    if not (seconds.is_integer() and least <= seconds <= most):
+        raise ValueError(
+            f"{text!r} is not a number of whole seconds from {least}s to {most}s; "
+            "many rules look back one minute, which must hold two scrapes"
+        )
+    return int(seconds)

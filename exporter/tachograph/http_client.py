@@ -11,6 +11,7 @@ import http.client
 import ipaddress
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ def ask(
     import requests  # here, not above: the --help of a command does not need it
     import urllib3
 
+    handled = sys.exc_info()[1]
     headers = {"Accept-Encoding": "gzip", "User-Agent": f"tachograph/{__version__}"}
     try:
         with requests.Session() as session:
@@ -88,7 +90,7 @@ def ask(
                 media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
                 return HttpResponse(response.status_code, _short(response.reason or ""), media, found, encoding)
     except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-        raise HttpError(_short(_reason(error, timeout))) from error
+        raise HttpError(_short(_reason(error, timeout, handled))) from error
 
 
 def without_password(url: str) -> str:
@@ -165,12 +167,15 @@ def _authorities() -> str | bool:
     return paths.cafile or paths.capath or True
 
 
-def _reason(error: BaseException, timeout: float) -> str:
-    """Return why a request failed, from the innermost cause that the libraries have wrapped."""
+def _reason(error: BaseException, timeout: float, handled: BaseException | None) -> str:
+    """Return why a request failed, from the innermost cause that the libraries have wrapped.
+
+    `handled`: what its caller was handling when it asked, which Python notes as a cause, too.
+    """
     import requests
     import urllib3
 
-    causes = list(_causes(error))
+    causes = list(_causes(error, handled))
     if any(isinstance(each, (requests.Timeout, urllib3.exceptions.ReadTimeoutError, TimeoutError)) for each in causes):
         return f"timed out: no response within {timeout:g} s"
     for cause in causes:
@@ -185,11 +190,11 @@ def _reason(error: BaseException, timeout: float) -> str:
     return strerror or str(last) or type(last).__name__
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, the innermost last."""
+def _causes(error: BaseException, handled: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes up to what was handled before, the innermost last."""
     cause: BaseException | None = error
     for _ in range(16):
-        if cause is None:
+        if cause is None or cause is handled:
             return
         yield cause
         inner = getattr(cause, "reason", None)  # where urllib3 keeps it

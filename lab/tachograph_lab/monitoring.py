@@ -104,6 +104,10 @@ class Monitoring:
         """Stop a program and start it again without its data."""
         self.children.end(part)
         shutil.rmtree(self._data(part), ignore_errors=True)
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Start what has been stopped, with its data."""
         self._start(binaries.find(self._suite))
 
     def _scratch(self, starting: ExitStack) -> Path:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from tachograph.catalog import index as catalog
+
+MEASURED = Path(__file__).resolve().parents[2] / "exporter/tachograph/size/measured.json"
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +127,18 @@ def test_the_document_shows_cpu_where_it_was_measured() -> None:
     assert "together: 0.04 cores" in first
     assert "| g | 2 s | 200.0 (300.0), 10.0% |\n" in second
     assert "CPU" not in second
+
+
+def test_what_was_measured_is_what_size_scales_from() -> None:
+    """The dearest state of each size takes its row's place; without a size, the file stays as it is."""
+    report = importlib.import_module("rules_report")
+    text = MEASURED.read_text(encoding="utf-8")
+    assert report.with_rows(text, [], "5s", "few") == text
+    cheap = {"series": 8, "samples a second": 1, "resident GB": 0.5, "cores": 0.1, "groups": {}}
+    measured = {"ranks": 4096, "healthy": cheap, "hang": cheap | {"cores": 0.2, "series": 7}, "cpu": {}}
+    before, after = json.loads(text)["rows"], json.loads(report.with_rows(text, [measured], "5s", "few"))["rows"]
+    assert after == [
+        {"ranks": 4096, "scrape_seconds": 5, "rank_series": "few", "series": 8, "samples_per_second": 1,
+         "gigabytes": 0.5, "cores": 0.2}
+        if (row["ranks"], row["scrape_seconds"]) == (4096, 5) else row for row in before
+    ]  # fmt: skip

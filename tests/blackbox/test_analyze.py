@@ -419,16 +419,35 @@ def test_two_attempts_by_time(tmp_path: Path) -> None:
 
 
 def test_a_dump_that_an_earlier_attempt_left(tmp_path: Path) -> None:
-    """A dump that ends long before all others begin is of an earlier attempt: its rank has left none."""
+    """One that ends long before all others begin, at other numbers, is of an earlier one: its rank has left none."""
     job = Job(WORLD, world(1, [Stuck()], STEPS)).play()
     job.write(tmp_path)
     made = job.dump(1)
     for entry in made["entries"]:
         entry["time_created_ns"] -= 3600 * 10**9
+        entry["collective_seq_id"] += 900
     (tmp_path / "_dump_1").write_bytes(pickle.dumps(made, 2))
     verdict = analyze(tmp_path)
     assert kinds(verdict) == {1: "no_dump"}
     assert verdict.other_attempts == ["_dump_1 (rank 1)"]
+
+
+@pytest.mark.parametrize("ahead", [[2, 3], [1], [3], [0, 1, 2]])
+def test_clocks_of_nodes_that_differ_by_more_than_short_rings_hold(ahead: list[int], tmp_path: Path) -> None:
+    """Ranks that have come as far as the others are of their attempt, whatever the clock of their node says."""
+    job = Job(WORLD, world(1, [Stuck()], STEPS)).play()
+    for rank in range(4):
+        made = job.dump(rank, ring=3)
+        for entry in made["entries"] if rank in ahead else ():
+            for name in entry.keys() & {
+                "time_created_ns",
+                "time_discovered_started_ns",
+                "time_discovered_completed_ns",
+            }:
+                entry[name] = entry[name] and entry[name] + 90 * 10**9
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(made, 2))
+    verdict = analyze(tmp_path)
+    assert (kinds(verdict), verdict.other_attempts) == ({1: "host_stuck"}, [])
 
 
 def test_folders_of_nodes_are_one_attempt(tmp_path: Path) -> None:

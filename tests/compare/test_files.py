@@ -163,7 +163,7 @@ def test_files_that_cannot_be_had(write: Write, tmp_path: Path, capsys: Any) -> 
     ("arguments", "says"),
     [
         (["a"], "expected two runs or files, not 1"),
-        (["a", "b", "c"], "not 3; of several on each side, -- stands between"),
+        (["a", "b", "c"], "not 3; if several on each side, put -- between them"),
         (["a", "a2", "--"], "expected runs or files on each side of one --"),
         (["--", "b"], "expected runs or files on each side of one --"),
         (["a", "--", "b", "--", "c"], "expected runs or files on each side of one --"),

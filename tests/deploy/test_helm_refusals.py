@@ -22,7 +22,7 @@ from tests.deploy.chart_rendering import CHART, HASH, ON, run
             "'/resources/limits': additional properties 'nvidia.com/gpu' not allowed",
         ),
         ("resources.requests.memory=64MB", "'/resources/requests/memory': '64MB' does not match"),
-        ("extraArgs={--socket=/elsewhere}", "'/extraArgs/0'"),
+        ("extraArgs={--socket=/elsewhere}", "extraArgs: the chart sets --socket itself"),
         ("extraArgs={rank.series=all}", "'/extraArgs/0': 'rank.series=all' does not match"),
         ("hostPid=true", "additional properties 'hostPid' not allowed"),
         ("hostPID=yes", "'/hostPID': got string, want boolean"),
@@ -46,16 +46,9 @@ def test_a_wrong_value_is_named(program: Path, value: str, said: str) -> None:
 
 
 WRONG = """
-extraArgs: [--web.config.file=/x]                                   # '/extraArgs/0'
-extraEnv:
-  - {name: NODE_NAME, value: a}                                     # '/extraEnv/0/name'
-  - {name: A, valeu: a}                                             # '/extraEnv/1': additional properties 'valeu' not
-extraVolumes:
-  - {name: tls, emptyDir: {}}                                       # '/extraVolumes/0/name'
-  - {name: a}                                                       # '/extraVolumes/1': minProperties: got 1, want 2
-extraVolumeMounts: [{name: a, mountPath: /run/tachograph}]          # '/extraVolumeMounts/0/mountPath'
+extraEnv: [{name: A, valeu: a}]                                     # '/extraEnv/0': additional properties 'valeu' not
+extraVolumes: [{name: a}]                                           # '/extraVolumes/0': minProperties: got 1, want 2
 affinity: {nodeAfinity: {}}                                         # '/affinity': additional properties 'nodeAfinity'
-podLabels: {app.kubernetes.io/name: mine}                           # '/podLabels'
 commonLabels: {a b: c}                                              # '/commonLabels'
 podAnnotations: {a: 1}                                              # '/podAnnotations/a': got number, want string
 securityContext: {runAsUsr: 1}                                      # '/securityContext': additional properties
@@ -102,6 +95,15 @@ CLIENTS = {"secretName": "t", "clientAuth": True}
         ({"podMonitor": {**ON, "interval": "59s", "scrapeTimeout": "1m"}}, "scrapeTimeout is longer"),
         ({"prometheusRules": {**ON, "disabled": ["RankDaed"]}}, "there is no alert RankDaed"),
         ({"openshift": ON, "serviceAccount": {"create": False}}, "openshift.enabled needs a service account"),
+        ({"extraArgs": ["--web.config.file=/x"]}, "extraArgs: the chart sets --web.config.file itself"),
+        ({"extraEnv": [{"name": "NODE_NAME", "value": "a"}]}, "extraEnv: the chart sets NODE_NAME itself"),
+        ({"extraVolumes": [{"name": "tls", "emptyDir": {}}]}, "extraVolumes: the chart has a volume tls itself"),
+        (
+            {"extraVolumeMounts": [{"name": "a", "mountPath": "/run/tachograph"}]},
+            "extraVolumeMounts: the chart mounts /run/tachograph itself",
+        ),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "podLabels: the chart sets app.kubernetes.io/name itself"),
+        ({"service": {"labels": {"helm.sh/chart": "x"}}}, "service.labels: the chart sets helm.sh/chart itself"),
     ],
 )
 def test_values_that_do_not_go_together_are_named(program: Path, values: Mapping[str, Any], said: str) -> None:

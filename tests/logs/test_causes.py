@@ -146,6 +146,66 @@ def test_a_single_line_is_the_cause_as_far_as_the_log_goes(line: str, category: 
     assert (verdict.state, verdict.findings[0].category) == ("cause", category)
 
 
+SUBGROUP = "[PG ID 3 PG GUID 12(mesh_tp) Rank 1]"
+"""Of a process group, in which its ranks have numbers of their own."""
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        (f"[rank13]:[E1120 10:11:05.1 ProcessGroupNCCL.cpp:683] {SUBGROUP} ", 13),
+        ("[rank13]:[E1120 10:11:05.1 ProcessGroupNCCL.cpp:475] [Rank 1] ", 13),
+        (f"13: {SUBGROUP} ", 13),
+        (f"[E1120 10:11:05.1 ProcessGroupNCCL.cpp:683] {SUBGROUP} ", None),
+        ("[E1120 10:11:05.1 ProcessGroupNCCL.cpp:683] [PG ID 0 PG GUID 0(default_pg) Rank 13] ", 13),
+    ],
+)
+def test_a_rank_within_a_process_group_is_not_the_rank(prefix: str, rank: int | None, tmp_path: Path) -> None:
+    """The number that torch puts first is the process's own."""
+    ecc = "Process group watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered"
+    verdict = judged(tmp_path, {"run.log": f"{prefix}{ecc}\n"})
+    assert (verdict.findings[0].category, verdict.findings[0].rank) == ("hardware", rank)
+
+
+def test_silence_where_groups_time_out(tmp_path: Path) -> None:
+    """The rank that says nothing is found by the ranks of the processes, not by those within their groups."""
+    lines = [f"[rank{rank}]: step {step} loss 2" for step in range(5) for rank in range(16)]
+    lines += [
+        f"[rank{rank}]:[E1120 10:11:05.1 P.cpp:683] [PG ID 3 PG GUID 12(mesh_tp) Rank {rank % 4}] {TIMEOUT}"
+        for rank in range(16)
+        if rank != 13
+    ]
+    verdict = judged(tmp_path, {"run.log": "\n".join(lines) + "\n"})
+    assert (verdict.state, verdict.silent) == ("no_cause", [13])
+
+
+def test_a_label_of_nodes_that_a_later_line_gives_away(tmp_path: Path) -> None:
+    """`srun --label` numbers its tasks: where each is a node's launcher, a line without more names no rank."""
+    lines = [f"{node}: step {step} loss 2" for step in range(300) for node in range(2)]
+    lines += ["1: terminate called after throwing an instance of 'std::bad_alloc'"]
+    lines += [f"{rank // 8}: [rank{rank}]: {TIMEOUT}" for rank in range(16) if rank != 11]
+    verdict = judged(tmp_path, {"run.log": "\n".join(lines) + "\n"})
+    assert (verdict.findings[0].category, verdict.findings[0].rank) == ("out_of_memory", None)
+
+
+def test_a_rank_that_the_launcher_of_mpich_found_dead(tmp_path: Path) -> None:
+    """Its banner names rank and node, and the line below says the signal."""
+    banner = (
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 11 PID 4711 RUNNING AT g002\n"
+        "=   KILLED BY SIGNAL: 9 (Killed)\n"
+    )
+    first = judged(tmp_path, {"train.o4711": steps(0, 9, "[3] ") + banner}).findings[0]
+    assert (first.category, first.rank, first.node) == ("out_of_memory", 11, "g002")
+
+
+def test_a_node_that_other_files_are_named_by(tmp_path: Path) -> None:
+    """It is looked for in the names of all."""
+    xid = "[Fri Nov 20 10:00:07 2026] NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.\n"
+    files: dict[str, str | bytes] = {f"g00{n}.out": f"[rank{n}]: {TIMEOUT}\n" for n in (1, 2)}
+    first = judged(tmp_path, files | {"dmesg-g002.txt": xid}).findings[0]
+    assert (first.category, first.node) == ("hardware", "g002")
+
+
 def test_what_is_said_from_outside_names_the_rank_that_says_it_too(tmp_path: Path) -> None:
     """The scheduler's word has no rank; the one rank that lost a worker is the one."""
     files: dict[str, str | bytes] = {

@@ -251,3 +251,19 @@ def test_the_year_of_a_time_without_one() -> None:
         ("ERROR 12-31 23:59:00 [core.py:4] x", "2026-12-31T23:59:00"),
     ):
         assert parse(line, january).time == datetime.fromisoformat(at + "+00:00").timestamp()
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_record_of_a_document_has_its_own_line(indent: int | None, tmp_path: Path) -> None:
+    """The one that it begins in; what only begins like a document is read line by line."""
+    path = tmp_path / "x.json"
+
+    def line_number(text: str) -> int:
+        path.write_text(text, encoding="utf-8")
+        reading = Reading()
+        read(plan([str(path)], reading.problems), reading, lambda _: None)
+        return conclude(reading).findings[0].line_number
+
+    records = [{"message": "step 1"}, {"message": "KeyError: 'x'"}]
+    assert line_number(json.dumps(records, indent=indent)) == (5 if indent else 2)
+    assert line_number("[{'loss': 2.1}]\nKeyError: 'x'\n") == 2

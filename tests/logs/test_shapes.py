@@ -82,12 +82,28 @@ WRITERS: dict[str, tuple[Writer, int | None, str]] = {
     "torchrun --tee, nodes": (lambda one: f"{one.node}: [default{one.local}]:{one.text}", None, "g002"),
     "torchrun --tee and torch": (lambda one: f"[trainer{one.local}]:[rank{one.rank}]: {one.text}", 3, ""),
     "srun --label": (lambda one: f"{one.rank}: {one.text}", 3, ""),
+    "srun --label of nodes, torchrun --tee": (
+        lambda one: f"{one.rank // 2}: [default{one.local}]:{one.text}",
+        None,
+        "task 1",
+    ),
+    "srun --label of nodes and torch": (
+        lambda one: f"{one.rank // 2}: [rank{one.rank}]: {one.text}",
+        3,
+        "task 1",
+    ),
     "srun --label, wide": (lambda one: f"{one.rank:3}: {one.text}", 3, ""),
     "mpirun --tag-output": (lambda one: f"[1,{one.rank}]<stderr>:{one.text}", 3, ""),
     "mpirun --timestamp-output": (lambda one: f"{one.at:%a %b %d %H:%M:%S %Y}[1,{one.rank}]<stdout>:{one.text}", 3, ""),
     "prterun": (lambda one: f"[prterun-{one.node}-17@1,{one.rank}]<stderr>: {one.text}", 3, ""),
+    "prterun --output tag-detailed": (
+        lambda one: f"[prterun-g001-17@1,{one.rank}][{one.node}:77{one.rank}]<stderr>: {one.text}",
+        3,
+        "g002",
+    ),
     "mpiexec -prepend-rank": (lambda one: f"[{one.rank}] {one.text}", 3, ""),
     "pdsh": (lambda one: f"{one.node}: {one.text}", None, "g002"),
+    "pdsh, by address": (lambda one: f"10.0.0.{one.rank // 2}: {one.text}", None, "10.0.0.1"),
     "pdsh and torch": (lambda one: f"{one.node}: [rank{one.rank}]: {one.text}", 3, "g002"),
     "DeepSpeed": (lambda one: f"worker-{one.rank // 2}: {one.text}", None, "worker-1"),
     "SkyPilot": (
@@ -314,6 +330,15 @@ FOLDERS: dict[str, tuple[dict[str, bytes], int | None, str]] = {
         3,
         "",
     ),
+    "folders of torchrun, of two nodes": (
+        {
+            f"n{node}/none_{node}a4f/attempt_0/{n}/stderr.log": text_of(*(TRACEBACK if node * n == 6 else [WATCHDOG]))
+            for node in (1, 2)
+            for n in range(4)
+        },
+        None,
+        "n2",
+    ),
     "a folder for each node": (
         {f"node{n // 2}/local_rank{n % 2}.log": text_of(*(TRACEBACK if n == 3 else [WATCHDOG])) for n in range(4)},
         None,
@@ -331,6 +356,21 @@ FOLDERS: dict[str, tuple[dict[str, bytes], int | None, str]] = {
         {f"worker-{n}.log": text_of(*(TRACEBACK if n == 3 else [WATCHDOG])) for n in range(4)},
         None,
         "worker-3",
+    ),
+    "a file for each pod of a job": (
+        {f"llama-worker-{n}-previous.log": text_of(*(TRACEBACK if n == 3 else [WATCHDOG])) for n in range(4)},
+        None,
+        "llama-worker-3",
+    ),
+    "the kubelet's folders": (
+        {
+            f"train_llama-worker-{n}_1b2c3d4e-9f/pytorch/0.log": text_of(
+                *(f"2026-11-20T10:00:00.5Z stderr F {line}" for line in (TRACEBACK if n == 3 else [WATCHDOG]))
+            )
+            for n in range(4)
+        },
+        None,
+        "llama-worker-3",
     ),
     "one line of JSON with exc_info": (
         {
@@ -382,10 +422,65 @@ FOLDERS: dict[str, tuple[dict[str, bytes], int | None, str]] = {
         3,
         "",
     ),
+    "Kibana": (
+        {
+            "hits.ndjson": text_of(
+                *(
+                    json.dumps({"_source": {"message": line, "kubernetes": {"pod": {"name": "w-3"}}, "rank": "3"}})
+                    for line in TRACEBACK
+                )
+            )
+        },
+        3,
+        "w-3",
+    ),
     "an object over several lines": (
         {"x.json": json.dumps([{"textPayload": f"[rank3]: {WHOLE}", "severity": "ERROR"}], indent=2).encode()},
         3,
         "",
+    ),
+    "a list of Cloud Logging": (
+        {
+            "x.json": json.dumps(
+                [
+                    {
+                        "labels": {"rank": str(rank)},
+                        "resource": {"labels": {"node_name": "a3-1"}},
+                        "textPayload": text,
+                        "timestamp": f"2026-11-20T10:0{7 - 2 * rank}:00.5Z",
+                    }
+                    for rank, text in ((0, WATCHDOG), (3, WHOLE))
+                ],
+                indent=2,
+            ).encode()
+        },
+        3,
+        "a3-1",
+    ),
+    "a list in an object, as CloudWatch's": (
+        {
+            "x.json": json.dumps(
+                {
+                    "events": [
+                        {"timestamp": 1795168800000 + number, "message": f"[rank3]: {line}"}
+                        for number, line in enumerate(TRACEBACK)
+                    ],
+                    "nextForwardToken": "f/1",
+                },
+                indent=4,
+            ).encode()
+        },
+        3,
+        "",
+    ),
+    "objects one after the other, as jq prints them": (
+        {
+            "x.json": "\n".join(
+                json.dumps({"msg": line, "rank": 3, "host": {"name": "g002"}}, indent=2) for line in TRACEBACK
+            ).encode()
+        },
+        3,
+        "g002",
     ),
     "Stackdriver": (
         {

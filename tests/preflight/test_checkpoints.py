@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,28 @@ def test_room_is_needed_for_all_checkpoints_kept(site: MakeSite) -> None:
     assert conclude(site(4, checkpoint_dir="/c", checkpoint_size=60 * GIB), {}) == [("fail", text.format("60.0"))]
     assert conclude(site(4, checkpoint_dir="/c", parameters=7e9), {}) == [("fail", text.format("91.3"))]
     assert conclude(site(4, checkpoint_dir="/c", parameters=7e9, keep=1), {}) == []
+
+
+def test_a_speed_that_a_run_cannot_live_with(site: MakeSite) -> None:
+    """A save that takes longer than collectives wait; where its size is not known, less than any disk writes."""
+    slow = {"write": 2e6}
+    large = site(8, checkpoint_dir="/c", checkpoint_size=40 * GIB)
+    assert conclude(large, slow, slow) == [
+        ("warn", "every node takes 2 h 58 min for its share of a checkpoint of 40.0 GiB, at 2 MB/s to /c")
+    ]
+    assert conclude(site(4, checkpoint_dir="/c"), slow) == [("warn", "node a writes to /c at 2 MB/s")]
+    assert conclude(site(4, checkpoint_dir="/c", checkpoint_size=GIB), slow) == []
+
+
+def test_a_probe_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Its file has no name while it is written."""
+    code = (
+        "import os, signal; from tachograph.preflight import folder_probe as probe\n"
+        "os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"probe.probe({str(tmp_path)!r}, 1000)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=False)
+    assert (ended.returncode, list(tmp_path.iterdir())) == (-9, [])
 
 
 def test_every_node_is_said_once(site: MakeSite) -> None:

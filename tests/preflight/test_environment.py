@@ -96,6 +96,8 @@ def test_variables_that_differ_are_named(site: MakeSite) -> None:
         ("fail", "rank 2 has no NCCL_ALGO; the others have Ring", (2,)),
         ("warn", "rank 3 has OMP_NUM_THREADS=1; the others have 8", (3,)),
     ]
+    noisy = of_variables(site(), {}, {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}, {}, {})
+    assert [severity for severity, _, _ in noisy] == ["warn", "warn"], "they change what is printed alone"
 
 
 def rendezvous_facts(**given: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ T = 130.3
 """When the first rank ends."""
 
 KINDS = {"died": "died", "collective": "communication", "terminated": "told", "finished": ""}
-"""The kind of an end by its reason; of all other reasons it is `failed`."""
+"""The kind of an end by its reason; for all other reasons it is `failed`."""
 
 Series = dict[str, str]
 

@@ -59,6 +59,10 @@ pcieport 0000:00:01.0: AER: enabled with IRQ 122
         GPU Reset Required                    : No
 KV cache: 12 blocks evicted, 3 GB reclaimed
 setting NCCL_TIMEOUT=1800; barrier timeout 30 min
+ [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.
+CUDA 12.6 does not match the version torch was compiled with 12.4 but is compatible, accepting this combination
+Readiness check failed: 12 of 16 pods are up
+{35}[Hardware Error]: It has been corrected by h/w and requires no further action
 """
 
 

@@ -251,6 +251,28 @@ def test_a_rank_that_stands_still_says_where(played: Any, top: Top, monkeypatch:
     assert "at data.py:88 load_shard (pid 4242)" in top("--exporter", played.pages.url, "--once")[1]
 
 
+def test_layers_that_a_rank_sends(played: Any, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the loss, the one furthest above its usual norm first; of a run that sends none there is no line."""
+    monkeypatch.setenv("COLUMNS", "120")
+    played.table.greet("a", run="llama-7b")
+    played.table.greet("b", rank=1, run="llama-7b")
+    norms = {"model.layers.3": 0.3, "model.layers.17": 2.8, "lm_head": "NaN"}
+    sent = {"layer_grad_norm": norms, "layer_grad_ratio": {"model.layers.3": 1.1, "model.layers.17": 9.2}}
+    played.table.tell("a", metrics={"loss": 2.5, **sent, "layer_activation_rms": {"model.layers.3": 0.7}})
+    played.table.tell("b", metrics={"loss": 2.5})
+    played.serve()
+    first, second, third = NodeSource(played.pages.url).fetch().runs[0].layers
+    assert (first.layer, first.grad_norm, first.grad_ratio, first.activation_rms) == ("model.layers.17", 2.8, 9.2, None)
+    assert (second.layer, second.activation_rms, third.layer) == ("model.layers.3", 0.7, "lm_head")
+    _, text, _ = top("--exporter", played.pages.url, "--once", "--interval", "0.2")
+    assert "\n layers model.layers.17 norm 2.80 (9.2 ×) · model.layers.3 norm 0.300 (1.1 ×), output 0.700 · " in text
+    conforms("top", top("--exporter", played.pages.url, "--json", "--interval", "0.2")[1])
+    conforms("api-node", played.pages.judged)
+    played.table.tell("a", metrics={"loss": 2.5})
+    played.serve()
+    assert " layers " not in top("--exporter", played.pages.url, "--once", "--interval", "0.2")[1]
+
+
 def test_a_new_process_is_no_negative_rate(played: Any) -> None:
     """Counters that began again are compared with their own past; a run that is overdue makes no tokens."""
     source = NodeSource(played.pages.url)

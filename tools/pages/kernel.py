@@ -1,4 +1,4 @@
-"""The page of what the kernel's log says beside Xids, `docs/kernel.md`: rendered from the table of signatures."""
+"""The page on what the kernel's log says besides Xids, `docs/kernel.md`: rendered from the table of signatures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PAGE = """\
 If the exporter may read the kernel's log (`--gpu.kmsg`; `kernel.dmesg_restrict=1` requires `CAP_SYSLOG`), it counts
 these messages in `tachograph_node_kernel_events_total{{kind}}`, including those of the {restart} before its start.
 `tachograph_node_kernel_message_age_seconds{{kind,text}}` has the newest ones for {shown} ({most} at most, {of_a_kind}
-of a kind, {longest} characters each), and pages quote the last. Messages of programs are passed over. Anything but
-letters, digits and plain punctuation, and addresses in memory, are shown as `?`.
+of a kind, {longest} characters each), and pages quote the last one. Messages from programs are ignored. Memory
+addresses, and anything but letters, digits and plain punctuation, are shown as `?`.
 
 | kind | meaning | what to do |
 |---|---|---|
@@ -48,4 +48,4 @@ def _alike() -> dict[tuple[str, ...], list[str]]:
 def _row(kinds: Iterable[str], names: Iterable[str]) -> str:
     explained = [row for row in table().rows if row.name in names]
     steps = dict.fromkeys(step for row in explained for step in row.next)
-    return f"| {', '.join(kinds)} | {' '.join(row.cause for row in explained)} | {'; '.join(steps)} |"
+    return f"| {', '.join(kinds)} | {' '.join(row.cause for row in explained)} | {'. '.join(steps)}. |"

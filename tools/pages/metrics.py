@@ -15,8 +15,8 @@ Every family of the exporter, made by `make docs` from `exporter/tachograph/cata
 
 - Units are base units. A name ending in `_total` is a counter, which starts again with its process; one ending in
   `_info` is always 1; the others are gauges, except for one *histogram*.
-- A reading of 0 is a sample of 0. What a device or run does not have, or not yet, has no sample. Nor has what could not
-  be read: `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
+- A reading of 0 is a sample of 0. What a device or run lacks, or does not have yet, has no sample. Nor does a reading
+  that failed: then `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
 - `phase` is one of `{"|".join(PHASES)}`, `op` one of
   `{"|".join(OPERATIONS)}`.
 - Families that nothing of ours reads are listed by name; `/metrics` explains them.
@@ -25,7 +25,7 @@ Every family of the exporter, made by `make docs` from `exporter/tachograph/cata
 
 _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
     (
-        "What the exporter knows of a rank",
+        "What the exporter knows about a rank",
         ("tachograph_rank_",),
         RANK,
         "Labels: `run` and `rank`. ¹: shown at every `--rank.series`; ²: at `all` only; the others from `dashboards`\n"
@@ -44,7 +44,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
         "What the node concludes about a run",
         ("tachograph_run_",),
         ("run",),
-        "Label: `run`. Of its ranks on one node; rules compare nodes.",
+        "Label: `run`. Each is about its ranks on one node; rules compare nodes.",
     ),
     (
         "What the supervisor of a run says",
@@ -57,7 +57,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
         ("tachograph_gpu_",),
         GPU,
         "Labels: `gpu` and `uuid`. ¹: shown with `--gpu.detail` only. [dcgm.yml](../prometheus/rules/dcgm.yml) has\n"
-        "the fields of DCGM with the same meaning.",
+        "the DCGM fields with the same meaning.",
     ),
     (
         "A node",

@@ -33,8 +33,9 @@ Made by `make docs` from the code: do not edit.
 |---|---|---|
 {statuses}
 
-Of every command, 1 is also that a package is not installed, and the text names it; 130 is Ctrl-C, where that is not the
-usual end; 141 is that nobody reads the output any more. A command that fails says why in one line on standard error.
+For every command, 1 also means that a package is not installed, and the text names it; 130 means Ctrl-C, unless that is
+the usual end; 141 means that nobody reads the output any more. A command that fails says why in one line on standard
+error.
 
 ### JSON
 
@@ -42,14 +43,15 @@ With `--json` a command prints one object to standard output, as its schema says
 {schemas}.
 An exporter serves {pages}.
 
-Each has a `version`, which is raised if a key goes or changes its meaning; keys and values may be added without that.
-The schemas are those of this release, and closed: to read a newer one's objects too, allow additional properties.
+Each has a `version`, which is raised if a key is removed or changes its meaning; keys and values may be added without
+that. The schemas are those of this release, and closed: to read a newer release's objects too, allow additional
+properties.
 
 ### Width
 
-On a terminal texts are as wide as it is, 80 columns being enough; elsewhere they are wrapped at 100, or at `$COLUMNS`.
-Paths, addresses, commands to run, and the line of a log that names a cause are not broken, nor is a message on standard
-error.
+On a terminal, texts are as wide as the terminal, for which 80 columns are enough; elsewhere they are wrapped at 100, or
+at `$COLUMNS`. Paths, addresses, commands to run, and the log line that names a cause are not broken. Nor are messages
+on standard error.
 
 ## Recorder
 
@@ -71,7 +73,7 @@ No call raises or waits:
 ## Exporter
 
 [deploy/exporter.yml](../deploy/exporter.yml) has every setting of `tachograph exporter --config FILE` with its default
-and what it does, as `--help` has. A flag has the same name and takes precedence, as in
+and what it does, as in `--help`. A flag has the same name and takes precedence, as in
 `--gpu.interval 5s`.
 
 ## Environment variables

@@ -44,7 +44,7 @@ VARIABLES = (
     Variable("TACHOGRAPH_EXPORTER_URL", COMMANDS, "The exporter, for `top` and `doctor`."),
     Variable("PROMETHEUS_URL", COMMANDS, "Prometheus."),
     Variable("ALERTMANAGER_URL", COMMANDS, "Alertmanager."),
-    Variable("NETRC", COMMANDS, "Another file than `~/.netrc` for passwords; read by the exporter, too."),
+    Variable("NETRC", COMMANDS, "A file for passwords instead of `~/.netrc`; read by the exporter, too."),
     Variable("NO_COLOR", COMMANDS, "`top` without colours."),
     Variable("TACHOGRAPH_JOBS", COMMANDS, "Slurm's folder of the job mapping, instead of `/run/tachograph-jobs`."),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The page of all Xids, `docs/xids.md`: rendered from the data file."""
+"""The page on all Xids, `docs/xids.md`: rendered from the data file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PAGE = """\
 
 Xids are errors that the NVIDIA driver reports. `tachograph_gpu_xid_errors_total{{gpu,uuid,xid}}` counts them,
 `tachograph_gpu_xid_info{{action,meaning}}` says what to do. They come from NVML, which has only critical ones, and from
-the [kernel's log](kernel.md) if the exporter may read it. The same Xid on the same GPU counts once in {window}. What
-was logged more than {restart} before the exporter's start shows only its time.
+the [kernel's log](kernel.md) if the exporter may read it. The same Xid on the same GPU counts once in {window}. For an
+Xid logged more than {restart} before the exporter's start, only its time is shown.
 
 Only the log says whether an Xid of NVLink 5 (144 to 150) is nonfatal (`145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (…)`) or
 injected for a test (`i1`). Then `tachograph_gpu_xid_nonfatal_total{{gpu,uuid,xid}}` counts it, and it pages nobody.
 Without the log it counts as fatal.
 
-**Bold** Xids page. Others than these are `unknown` and page nobody. Version {version} of
+**Bold** Xids page. Xids not listed here are `unknown` and page nobody. Version {version} of
 `exporter/tachograph/node/xid/{file}`.
 
 {actions}

@@ -24,8 +24,8 @@ from tachograph.wrapping import fitted
 
 KINDS = ("ranks", "nodes", "batch", "layers")
 EPILOG = r"""Each trial runs the command with {} replaced. It works if it exits with status
-0; 125, 126 and 127 stop the bisection. Of nodes, {} is a list with commas,
-{count} is how many they are, {first} the first of them.
+0; 125, 126 and 127 stop the bisection. For nodes, {} is a comma-separated list,
+{count} is their number, {first} the first of them.
 
 examples:
   tachograph bisect ranks --good 8 --bad 64 --step 8 -- srun -n {} train.sh
@@ -36,11 +36,11 @@ examples:
 
 exit status:
   0    found
-  1    nothing found: the good end fails, the bad end works, no single node does
-       it, or it cannot be told
+  1    nothing found: the good end fails, the bad end works, no single node is
+       to blame, or it cannot be determined
   2    wrong arguments
-  4    the command cannot be run, or the state is of another bisection
-  130  interrupted; the same command goes on
+  4    the command cannot be run, or the state belongs to another bisection
+  130  interrupted; the same command goes on from there
 """
 
 
@@ -57,30 +57,30 @@ def _parser() -> CommandParser:
         prog="tachograph bisect",
         usage="tachograph bisect {ranks,nodes,batch,layers} [--good A] --bad B [options]\n"
         "                         -- command {}",
-        description="Find the largest value that works beside the smallest that fails, or the one\n"
-        "node that makes a command fail.",
+        description="Find the largest value at which a command works, just below the smallest at\n"
+        "which it fails, or the one node that makes it fail.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", choices=KINDS, help="what changes from trial to trial")
-    parser.add_argument("--good", metavar="A", help="a number that works; of nodes: good ones, to fill a trial up with")
-    parser.add_argument("--bad", metavar="B", required=True, help="a number that fails; of nodes: the suspects")
-    parser.add_argument("--step", type=int, default=1, metavar="N", help="try multiples of N alone (default: 1)")
-    parser.add_argument("--fewest", type=int, default=1, metavar="N", help="nodes of a trial at least (default: 1)")
+    parser.add_argument("--good", metavar="A", help="a number that works; for nodes: good ones, to fill trials up with")
+    parser.add_argument("--bad", metavar="B", required=True, help="a number that fails; for nodes: the suspects")
+    parser.add_argument("--step", type=int, default=1, metavar="N", help="try only multiples of N (default: 1)")
+    parser.add_argument("--fewest", type=int, default=1, metavar="N", help="fewest nodes in a trial (default: 1)")
     parser.add_argument(
         "--time-limit",
         metavar="TIME",
-        help="of a trial, such as 10m: it has failed then, and is ended with all it started",
+        help="for a trial, such as 10m: after that it has failed, and is ended with all that it started",
     )
     parser.add_argument(
-        "--grace", default="10s", metavar="TIME", help="from SIGTERM to SIGKILL, for what is ended (default: 10s)"
+        "--grace", default="10s", metavar="TIME", help="from SIGTERM to SIGKILL, when a trial is ended (default: 10s)"
     )
     parser.add_argument(
         "--flaky", type=float, default=0.0, metavar="PERCENT",
-        help="share of runs with the wrong outcome: values that decide are repeated until that cannot mislead",
+        help="share of runs with the wrong outcome; decisive values are repeated until that cannot mislead",
     )  # fmt: skip
     parser.add_argument(
-        "--ranks-per-node", type=int, default=8, metavar="N", help="for what changes at a scale (default: 8)"
+        "--ranks-per-node", type=int, default=8, metavar="N", help="to say what else changes at a scale (default: 8)"
     )
     parser.add_argument("--state", type=Path, metavar="FILE", help="default: tachograph-bisect-KIND.json")
     parser.add_argument("--log", type=Path, metavar="FOLDER", help="outputs of trials (default: FILE.logs)")

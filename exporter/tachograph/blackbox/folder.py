@@ -47,7 +47,7 @@ PART_FILES = 16
 """Files that a process reads at a time."""
 
 STALE = 60 * 10**9
-"""Nanoseconds from the newest entry of a dump to the oldest of all others that make it one of an earlier attempt."""
+"""Nanoseconds from the newest entry of a dump to the oldest of all others: it may be one of an earlier attempt."""
 
 _EARLIER = re.compile(r"(rank-\d+)(\.asked)?(\.\d)?\.json")
 """A box of a rank: `rank-3.json`, or `rank-3.asked.json` if it was requested; before it there are `rank-3.1.json` and
@@ -394,12 +394,23 @@ def _merge(into: RankDump, other: RankDump) -> None:
 
 
 def _leave_out_stale(folder: Folder) -> None:
-    """Leave out dumps that end more than a minute before most others begin: they are of an earlier attempt."""
+    """Leave out dumps of an earlier attempt: they end more than a minute before most others begin, and elsewhere."""
     timed = sorted((dump for dump in folder.ranks.values() if dump.newest), key=lambda dump: dump.newest)
     for index, dump in enumerate(timed[: len(timed) // 2]):
-        later = min(other.oldest for other in timed[index + 1 :])
-        if later - dump.newest > STALE:
-            for old in timed[: index + 1]:
+        early, late = timed[: index + 1], timed[index + 1 :]
+        if min(other.oldest for other in late) - dump.newest > STALE and all(_elsewhere(one, late) for one in early):
+            for old in early:
                 folder.stale[old.rank] = old.files[0]
                 del folder.ranks[old.rank]
             return
+
+
+def _elsewhere(dump: RankDump, others: Sequence[RankDump]) -> bool:
+    """Return whether a rank is further from all others, in some group, than what their rings hold: clocks differ."""
+    for group, calls in dump.calls.items():
+        shared = [one.calls[group].sequences for one in others if group in one.calls and one.calls[group].sequences]
+        if calls.sequences and shared:
+            reach = len(calls.sequences) + max(map(len, shared))
+            if min(abs(one[-1] - calls.sequences[-1]) for one in shared) > reach:
+                return True
+    return False

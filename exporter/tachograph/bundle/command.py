@@ -20,7 +20,6 @@ RECEIVERS = ("webhook", "slack", "pagerduty", "email", "opsgenie", "teams", "tel
 WOKEN = (
     "receivers: tickets and runs of the tier dev go to {}, as nothing else was chosen: add --receiver email or slack"
 )
-SCRAPE_SECONDS, LONGEST_SCRAPE_SECONDS = 5, 30
 PARAMETERS = {
     "node_job": ("REGEX", "the name of node_exporter's scrape job"),
     "runbook_url": ("URL", "the folder with <Alert>.md, to which alerts link"),
@@ -36,7 +35,7 @@ def _parser() -> CommandParser:
         statuses={
             0: "written; with --check: nothing is missing; with --diff: nothing would change",
             1: "not written; with --check: something is missing; with --diff: this would change",
-            2: "wrong arguments, or no configuration of Alertmanager",
+            2: "wrong arguments, or not an Alertmanager configuration",
         },
     )
     action = parser.add_mutually_exclusive_group(required=True)
@@ -45,7 +44,7 @@ def _parser() -> CommandParser:
         "--check",
         type=Path,
         metavar="ALERTMANAGER.yml",
-        help="say what a configuration of Alertmanager lacks, and which alerts would not arrive with it",
+        help="say what an Alertmanager configuration lacks, and which alerts would not arrive with it",
     )
     parser.add_argument(
         "--format",
@@ -193,15 +192,9 @@ def _scrape_seconds(text: str | None) -> int:
     from tachograph.bundle import rules
 
     try:
-        seconds = duration.parse(text)
+        return duration.scrape_interval(text)
     except ValueError as error:
         raise rules.RuleSourceError(f"--scrape-interval: {error}") from error
-    if not (seconds.is_integer() and SCRAPE_SECONDS <= seconds <= LONGEST_SCRAPE_SECONDS):
-        raise rules.RuleSourceError(
-            f"--scrape-interval: {text!r} is not a number of whole seconds from 5s to 30s; "
-            "many rules look back one minute, which must hold two scrapes"
-        )
-    return int(seconds)
 
 
 Written = tuple[Mapping[str, str], Sequence[str]]

@@ -14,7 +14,7 @@ DROP_REASONS = (
     "bad_histogram", "bad_limit", "box",
 )  # fmt: skip
 """Reasons for dropping a series of an accepted frame; `bad_limit`: a limit of the run that is unknown or out of range;
-`box`: a whole box, for its age or for room."""
+`box`: a whole box, because of its age or to make room."""
 
 COLLECTORS = ("gpu", "gpm", "xid", "ranks", "socket")
 
@@ -35,10 +35,10 @@ SHARED = (
     "analyses", "boxes", "captures", "connections", "cpu", "exits", "frames", "names", "owner_lookups", "ranks",
     "series",
 )  # fmt: skip
-"""What each user has a share of; `names` are new series, `exits` processes that are awaited."""
+"""What each user has a share of; `names` are new series, `exits` processes whose exit is awaited."""
 
 OTHER_USERS = "other"
-"""The users beyond those that are told apart."""
+"""Stands for all users beyond those that are counted separately."""
 
 ROWS = Rows()
 _row = ROWS.add
@@ -46,7 +46,7 @@ _row = ROWS.add
 EXPORTER_INFO = _row("exporter_info", INFO, "", ("version", "python"), "The exporter that serves this page.")
 EXPORTER_TIME = _row(
     "exporter_time_seconds", GAUGE, "seconds", (),
-    "Unix time of this page by the node's clock.",
+    "Unix time at which this page was made, by the node's clock.",
 )  # fmt: skip
 COLLECTOR_SUCCESS = _row(
     "exporter_collector_success", GAUGE, "", ("collector",),
@@ -64,21 +64,22 @@ COLLECTOR_DURATION = _row(
     "seconds",
     ("collector",),
     "Time the last collection took.",
-    unread="to look at beside its age; a collector that is slow shows as old",
+    unread="to look at beside its age; a slow collector shows up as old",
 )
 COLLECTOR_AGE = _row(
     "exporter_collector_age_seconds", GAUGE, "seconds", ("collector",), "Age of the snapshot that this page shows."
 )
 WORKER_ENDS = _row(
     "exporter_gpu_worker_ends_total", COUNTER, "", ("cause",),
-    "Exits of the process that reads GPUs, killed if no driver call returned.",
+    "Exits of the process that reads GPUs; killed: by a signal, or by the exporter when no driver call returned.",
     WORKER_END_CAUSES,
 )  # fmt: skip
 FRAMES = _row("exporter_frames_total", COUNTER, "", (), "Frames accepted from ranks.")
 FRAMES_REJECTED = _row("exporter_frames_rejected_total", COUNTER, "", ("reason",), "Frames rejected.", REJECT_REASONS)
 SERIES_DROPPED = _row(
     "exporter_series_dropped_total", COUNTER, "", ("reason",),
-    "Series dropped from accepted frames; with reason box, boxes dropped for their age or for room.", DROP_REASONS,
+    "Series dropped from accepted frames; with reason box, boxes dropped because of their age or to make room.",
+    DROP_REASONS,
 )  # fmt: skip
 CLIENT_DROPPED = _row(
     "exporter_client_dropped_total", COUNTER, "", RANK,
@@ -95,23 +96,23 @@ FRAME_COST = _row(
 )  # fmt: skip
 THROTTLED = _row(
     "exporter_throttled_seconds_total", COUNTER, "seconds", (),
-    "Time by which frames of users beyond their share of CPU time were delayed.",
+    "Time by which frames were delayed because their users had used up their share of CPU time.",
 )  # fmt: skip
 SERIES_WITHHELD = _row(
     "exporter_series_withheld", GAUGE, "", (),
-    "Series of ranks left out of this page beyond limits.series.",
+    "Rank series left out of this page because they exceed limits.series.",
 )  # fmt: skip
 USER_OVER_SHARE = _row(
     "exporter_user_over_share_total", COUNTER, "", ("user", "resource"),
-    "How often a user, by uid, wanted more than a user's share; of CPU time, seconds in which frames waited.",
+    "How often a user (a uid) wanted more than a user's share; for CPU time, seconds for which frames waited.",
     vocabulary=SHARED,
 )  # fmt: skip
 CONNECTIONS = _row(
     "exporter_connections", GAUGE, "", ("kind",),
-    "Open connections: of ranks on the unix socket, of HTTP clients.", CONNECTION_KINDS,
+    "Open connections from ranks (on the Unix socket) and from HTTP clients.", CONNECTION_KINDS,
 )  # fmt: skip
 CONNECTIONS_REFUSED = _row(
     "exporter_connections_refused_total", COUNTER, "", ("kind", "reason"),
-    "Connections refused, or closed to make room; with reason auth, requests.",
+    "Connections refused, or closed to make room; with reason auth, requests refused.",
     vocabulary=CONNECTION_REFUSALS,
 )  # fmt: skip

@@ -14,7 +14,7 @@ UNAVAILABLE_REASONS = ("lost", "reset_required", "hung", "error", "unplugged", "
 """Reasons why a GPU cannot be read: NVML's error, a driver call that does not return, or no worker process.
 
 `error`: NVML fails with an unknown error; `unplugged`: the driver no longer lists it; `worker`: the process that reads
-GPUs does not run.
+GPUs is not running.
 """
 
 RECOVERY_ACTIONS = (
@@ -33,15 +33,15 @@ _MIG = (*GPU, "mig")
 _MIB = 2**-20
 _TUNING = "for tuning a model; alerts and panels read SM activity"
 _SUSPECT = "to look at when a GPU is suspected, as in nvidia-smi -q"
-_SLICE = "no rule or panel of ours is about MIG instances yet"
-_NANO = 1e9  # DCGM's violation fields: older headers of it say microseconds, its newer ones nanoseconds, as NVML counts
+_SLICE = "none of our rules or panels covers MIG instances yet"
+_NANO = 1e9  # DCGM's violation fields: its older headers say microseconds, the newer ones nanoseconds, as NVML counts
 
 
 # Identity, and whether it can be read.
 GPU_INFO = _row(
     "gpu_info", INFO, "",
     (*GPU, "name", "pci_bus_id", "serial", "vbios_version", "driver_version", "cuda_version"),
-    "A GPU of this node, readable or not.",
+    "A GPU in this node, readable or not.",
 )  # fmt: skip
 GPU_UP = _row("gpu_up", GAUGE, "", GPU, "1 if the last collection could read this GPU, otherwise 0.")
 GPU_UNAVAILABLE = _row(
@@ -83,11 +83,11 @@ GPU_SM_CYCLES = _row(
 )
 GPU_SM_ACTIVE_CYCLES = _row(
     "gpu_sm_active_cycles_total", COUNTER, "", GPU,
-    "Cycles with a warp on an SM; over gpu_sm_cycles_total: SM activity.",
+    "Cycles with a warp on an SM; divided by gpu_sm_cycles_total, this is SM activity.",
 )  # fmt: skip
 GPU_TENSOR_ACTIVE_CYCLES = _row(
     "gpu_tensor_active_cycles_total", COUNTER, "", GPU,
-    "Cycles in which tensor cores worked; over gpu_sm_cycles_total: tensor activity.",
+    "Cycles in which tensor cores worked; divided by gpu_sm_cycles_total, this is tensor activity.",
 )  # fmt: skip
 GPU_PIPE_ACTIVE_CYCLES = _row(
     "gpu_pipe_active_cycles_total", COUNTER, "", (*GPU, "pipe"), "Cycles in which an arithmetic pipe worked.",
@@ -138,7 +138,7 @@ GPU_MEMORY_USED = _row(
 GPU_MEMORY_FREE = _row(
     "gpu_memory_free_bytes", GAUGE, "bytes", GPU,
     "Device memory free.", dcgm=(Dcgm("DCGM_FI_DEV_FB_FREE", _MIB),), detail=True,
-    unread="the installed memory less the used; users of dcgm-exporter expect it",
+    unread="installed memory minus used memory; users of dcgm-exporter expect it",
 )  # fmt: skip
 GPU_MEMORY_RESERVED = _row(
     "gpu_memory_reserved_bytes", GAUGE, "bytes", GPU, "Device memory reserved by the driver.",
@@ -171,7 +171,7 @@ GPU_TEMPERATURE_THRESHOLD = _row(
 )  # fmt: skip
 GPU_TEMPERATURE_MARGIN = _row(
     "gpu_temperature_margin_celsius", GAUGE, "celsius", GPU,
-    "Degrees left until the hottest sensor slows the GPU down.",
+    "Thermal headroom: degrees left before the hottest sensor slows the GPU down.",
 )  # fmt: skip
 GPU_POWER = _row(
     "gpu_power_watts", GAUGE, "watts", GPU, "Board power as the driver reports it (1 s mean since Ampere).",
@@ -222,7 +222,7 @@ GPU_CLOCK_EVENT = _row(
 )  # fmt: skip
 GPU_CLOCK_EVENT_SECONDS = _row(
     "gpu_clock_event_seconds_total", COUNTER, "seconds", (*GPU, "reason"),
-    "Time for which the driver held clocks down for this reason; `thermal`: any heat, on older drivers.",
+    "Time for which the driver held clocks down for this reason; on older drivers, `thermal` is any kind of heat.",
     ("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "thermal", "sync_boost",
      "board_limit", "low_utilization", "reliability"),
     dcgm=(
@@ -244,7 +244,7 @@ GPU_PERFORMANCE_STATE = _row(
     unread=_SUSPECT,
 )
 GPU_MODE = _row(
-    "gpu_mode_enabled", GAUGE, "", (*GPU, "mode"), "1 if a mode of the GPU is enabled.",
+    "gpu_mode_enabled", GAUGE, "", (*GPU, "mode"), "1 if this mode of the GPU is enabled.",
     ("persistence", "ecc", "mig"), detail=True,
     unread=_SUSPECT,
 )  # fmt: skip
@@ -292,7 +292,7 @@ GPU_ROW_REMAP_BANKS = _row(
 )  # fmt: skip
 GPU_RETIRED_PAGES = _row(
     "gpu_retired_pages_total", COUNTER, "", (*GPU, "error"),
-    "Memory pages retired over the device's lifetime, before Ampere.", ("corrected", "uncorrected"),
+    "Memory pages retired over the device's lifetime, on GPUs before Ampere.", ("corrected", "uncorrected"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_RETIRED_SBE", 1, ("corrected",), default=False),
         Dcgm("DCGM_FI_DEV_RETIRED_DBE", 1, ("uncorrected",), default=False),
@@ -369,7 +369,7 @@ GPU_NVLINK_BYTES = _row(
 )  # fmt: skip
 GPU_NVLINK_ERRORS = _row(
     "gpu_nvlink_errors_total", COUNTER, "", (*GPU, "error"),
-    "Errors on all NVLink links; effective: uncorrectable ones, since generation 5.",
+    "Errors on all NVLink links; effective: uncorrectable ones, as of NVLink 5.",
     ("crc_flit", "crc_data", "replay", "recovery", "recovery_failed", "effective"),
     dcgm=(
         Dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 1, ("crc_flit",), default=False),
@@ -407,7 +407,7 @@ GPU_FABRIC_READY = _row(
 FABRIC_FAULTS = ("bandwidth", "route_recovery", "route_unhealthy", "access_timeout", "configuration")
 GPU_FABRIC_DEGRADED = _row(
     "gpu_fabric_degraded", GAUGE, "", (*GPU, "reason"),
-    "1 while the GPU has joined its NVLink fabric, and the driver says that it does not work as it should.",
+    "1 while the driver reports that the NVLink fabric that the GPU has joined does not work as it should.",
     vocabulary=FABRIC_FAULTS,
 )  # fmt: skip
 
@@ -426,7 +426,7 @@ GPU_ACHIEVABLE_FLOPS = _row(
 # MIG instances: families of their own, so that a sum over GPUs never counts an instance twice.
 MIG_INFO = _row(
     "gpu_mig_info", INFO, "", (*_MIG, "mig_uuid", "profile"),
-    "A MIG instance, named by GPU instance and compute instance, such as 1/0: always 1.",
+    "A MIG instance, named by GPU instance and compute instance, such as 1/0; always 1.",
     unread=_SLICE,
 )  # fmt: skip
 MIG_MEMORY_TOTAL = _row(

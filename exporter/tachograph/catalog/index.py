@@ -1,7 +1,7 @@
 """Every metric Tachograph exposes, by name: the rows of a rank, a run, a GPU, a node and the exporter itself together.
 
-Exposition, `docs/metrics.md`, rule and dashboard contract tests read these; the client imports `catalog.rank` alone,
-for what it does not need would cost it import time.
+Exposition, `docs/metrics.md`, and the contract tests of rules and dashboards read these; the client imports only
+`catalog.rank`, because the others would cost it import time.
 """
 
 from __future__ import annotations

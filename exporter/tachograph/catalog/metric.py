@@ -31,7 +31,7 @@ class Dcgm(NamedTuple):
 
 
 class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph` 4 ms and 1 MB
-    """One metric family; `labels` are all its labels, `values` the values of the last one that exist from the start."""
+    """One metric family: all its `labels`, and in `values` the values of the last one that exist from the start."""
 
     name: str
     kind: str
@@ -45,14 +45,14 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
     detail: bool | tuple[str, ...] = False
     """Hidden unless the user asks for all: the whole family, or these values of its last label."""
     few: bool = False
-    """Of a rank's family: shown even where the fewest series are, as a rule needs it to name who is at fault."""
+    """For a rank's family: shown even with the fewest series, because a rule needs it to name who is at fault."""
     rare: bool = False
-    """Of a rank's counter whose increase no rule takes: while it is 0, it is shown at the level `all` alone."""
+    """For a rank's counter whose increase no rule uses: while it is 0, it is shown only at the level `all`."""
     unread: str = ""
     """Why it exists although no rule, panel, command, runbook or other page reads it; empty if something does."""
     loggable: bool = False
-    """Whether a training loop gives it with `step.log`: a gauge by its key, a counter by what a step adds to it. Other
-    training metrics are measured, or have their own call."""
+    """Whether a training loop reports it with `step.log`: a gauge by its key, a counter by what a step adds to it.
+    Other training metrics are measured, or have their own call."""
     lasts: bool = False
     """Whether a gauge of a rank stays true after the rank has ended, and so stays on the page."""
     concluded: bool = False
@@ -66,11 +66,11 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
 
     @property
     def level(self) -> str:
-        """The lowest of SERIES_LEVELS that shows this family of a rank."""
+        """The lowest of SERIES_LEVELS at which a rank's family is shown."""
         return FEW if self.few else ALL if self.detail else DASHBOARDS
 
     def is_shown_at(self, level: str) -> bool:
-        """Return whether one of SERIES_LEVELS shows this family of a rank."""
+        """Return whether a rank's family is shown at this one of SERIES_LEVELS."""
         return SERIES_LEVELS.index(self.level) <= SERIES_LEVELS.index(level)
 
     def is_detail(self, labels: tuple[str, ...]) -> bool:

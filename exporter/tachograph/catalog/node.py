@@ -15,15 +15,15 @@ _row = ROWS.add
 
 NODE_KERNEL_EVENTS = _row(
     "node_kernel_events_total", COUNTER, "", ("kind",),
-    "Kernel messages of a kind that can stop a rank, Xids aside.",
+    "Kernel messages, other than Xids, of a kind that can stop a rank.",
     KERNEL_EVENT_KINDS,
 )  # fmt: skip
 NODE_UNRECORDED_GPUS = _row(
     "node_unrecorded_gpus", GAUGE, "", (),
-    "GPUs on which processes have computed for ten minutes of which none is recorded; absent while the driver lists "
-    "no process at all.",
+    "GPUs on which only unrecorded processes have been computing for ten minutes; absent while the driver lists no "
+    "process at all.",
 )  # fmt: skip
 NODE_KERNEL_MESSAGE = _row(
     "node_kernel_message_age_seconds", GAUGE, "seconds", ("kind", "text"),
-    "Age of a kernel message, for two minutes: at most 8, 2 of a kind.",
+    "Age of a kernel message, shown for two minutes; at most 8 messages, 2 of a kind.",
 )  # fmt: skip

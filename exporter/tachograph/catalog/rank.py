@@ -1,7 +1,7 @@
 """Every metric of a rank: what it reports, and what the exporter concludes about it.
 
-The client imports this catalog only, since each row costs import time and memory. Long, as it is a table: one row after
-another, each of which is read alone.
+The client imports only this catalog, since each row costs import time and memory. It is long because it is a table: one
+row after another, each read on its own.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ PhaseName = Literal[
 PHASES: tuple[str, ...] = get_args(PhaseName)
 """Phases of a rank; `copy` moves a batch to the device, `other` is time outside every named phase."""
 GENERATION = ("generate", "reward", "sync")
-"""Phases of a loop that generates what it trains on: samples, their rewards, weights on their way to an engine."""
+"""Phases of a loop that generates what it trains on: sampling, rewarding, and sending weights to an engine."""
 USUAL_PHASES = tuple(name for name in PHASES if name not in GENERATION)
-"""Those that every loop may have, and has series of: a loop that generates has those of GENERATION as well."""
+"""Phases that every loop may have, and always has series for; a loop that generates also has those in GENERATION."""
 PAUSES = ("init", "checkpoint", "eval", *GENERATION)
-"""Phases in which a rank makes no step for good reason."""
+"""Phases in which a rank has good reason to complete no step."""
 SHORTEST_SAVE_SECONDS = 0.1
-"""What is shorter in phase `checkpoint` is no save: a loop may ask inside of the phase whether it is time for one."""
+"""Anything shorter in phase `checkpoint` is not a save, because a loop may only ask there whether one is due."""
 
 OWN_PHASES = tuple(name for name in PHASES if name not in ("collective", *PAUSES))
-"""Phases that every step goes through, with work of its own. Collectives are waiting for others; pauses come on their
-own schedule."""
+"""Phases that every step goes through, and in which the rank does work of its own. In collectives it waits for others;
+pauses come on their own schedule."""
 
 StepTag = Literal["gc", "eval", "checkpoint", "compile", "warm-up", "restart"]
 STEP_TAGS: tuple[str, ...] = get_args(StepTag)
 """Reasons why a step is not an ordinary one and is left out of every baseline."""
 
 PAUSE_SHARE = 0.05
-"""Of the time between the ends of two steps: what a checkpoint takes of it at most where the second is an ordinary one.
+"""The most that a checkpoint may take of the time between the ends of two steps if the second is to be an ordinary one.
 A loop may enter the phase `checkpoint` after every step and save once an hour."""
 
 RECENT_SECONDS = 20.0
-"""What counts as recent: up to the end of the last ordinary step."""
+"""How far back from the end of the last ordinary step counts as recent."""
 
 RECENT_STEPS = 3
-"""Ordinary steps that are recent however long they take."""
+"""How many ordinary steps count as recent however long they take."""
 
 LOST_CAUSES = ("init", "data", "collective", "checkpoint", "eval", "restart", "rework", "hang")
 """Causes of lost time. `rework` repeats steps that an earlier attempt had completed; `restart` is the time between two
@@ -54,13 +54,13 @@ STATES = ("running", "frozen", "dead", "failed", "finished")
 """States of a rank, as the exporter concludes them; exactly one is 1."""
 
 ALIVE = ("running", "frozen")
-"""The states of a rank whose process is there."""
+"""The states of a rank whose process exists."""
 
 OperationName = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "barrier", "other"
 ]  # fmt: skip
 OPERATIONS: tuple[str, ...] = get_args(OperationName)
-"""Collective operations, in PyTorch's words."""
+"""Collective operations, as PyTorch names them."""
 
 DIMENSIONS = ("pp", "tp", "cp", "ep", "dp", "fsdp")
 """Dimensions of a run's parallelism: pipeline, tensor, context, expert, data, and data with sharded parameters."""
@@ -72,33 +72,33 @@ TIERS: tuple[str, ...] = get_args(TierName)
 """Tiers of a run, which decide how its alerts are routed; the default is `standard`."""
 
 SET_BY = ("run", "site", "default")
-"""Who set a limit that applies to a run; the first of these who did so counts."""
+"""Who set a limit that applies to a run; the first of these that set one takes precedence."""
 
 EXIT_CODE = "exit_code"
 FAILURE_REASONS = ("oom", "nonfinite", "collective", "data", "terminated", "interrupted", EXIT_CODE, "exception")
-"""Reasons a rank gives for its failure: `terminated` by SIGTERM, SIGHUP or a warning of them, `interrupted` from the
-keyboard, `exit_code` if all that is known is an exit code other than 0, `exception` for any other."""
+"""Reasons a rank gives for its failure: `terminated` by SIGTERM, SIGHUP or a signal that warns of them, `interrupted`
+from the keyboard, `exit_code` if all that is known is a non-zero exit code, `exception` for any other."""
 
 END_SIGNALS: Mapping[int, str] = MappingProxyType(
     {signal.SIGHUP: "terminated", signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 )
-"""The signals by which a terminal or a scheduler ends a process."""
+"""The signals with which a terminal or a scheduler ends a process."""
 
 WARNING_SIGNALS: Mapping[int, str] = MappingProxyType(
     dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU), "terminated")
 )
-"""The signals by which a scheduler warns a process before that; it ends by them where its own handler raises."""
+"""The signals with which a scheduler warns a process beforehand; they end it if its own handler raises."""
 
 SIGNAL_EXIT_CODES: Mapping[int, str] = MappingProxyType({128 + number: end for number, end in END_SIGNALS.items()})
-"""Exit codes by which a program that handles one of them says so, 128 plus the signal's number, as in a shell."""
+"""Exit codes with which a program reports that one of them ended it: 128 plus the signal's number, as in a shell."""
 
 END_REASONS = ("finished", "died", *FAILURE_REASONS)
-"""How the process of a rank ended: as it should, without a word, or as a failure for one of the reasons."""
+"""How a rank's process ended: as it should, without a word, or with a failure for one of these reasons."""
 
 FAILURE_CATEGORIES = (
     "out_of_memory", "network", "numerical", "hardware", "data", "storage", "software", "preemption", "configuration",
 )  # fmt: skip
-"""Where the cause of a failure lies, as the table of signatures classifies its words (docs/logs.md)."""
+"""Where the cause of a failure lies, as the table of signatures classifies its message (docs/logs.md)."""
 
 CATEGORY_OF_REASON: Mapping[str, str] = MappingProxyType(
     {
@@ -112,14 +112,14 @@ CATEGORY_OF_REASON: Mapping[str, str] = MappingProxyType(
         "exception": "software",
     }
 )
-"""The category of a failure of which nothing but its reason is known."""
+"""The category of a failure if only its reason is known."""
 
 MISUSES = (
     "unknown_name", "wrong_type", "unknown_phase", "unknown_tier", "unknown_threshold", "no_steps", "too_late",
 )  # fmt: skip
 """Wrong uses of the client. `unknown_name`: of a logged value, an argument, a tag or an operation; `wrong_type`: a
-value that cannot be what it is given for; `no_steps`: batches are drawn and no step completes; `too_late`: what must be
-set before the process group."""
+value of the wrong type for its name; `no_steps`: batches are drawn but no step completes; `too_late`: something that
+must be set before the process group exists."""
 
 ROWS = Rows()
 _row = ROWS.add
@@ -128,7 +128,7 @@ _row = ROWS.add
 RANK_INFO = _row(
     "rank_info", INFO, "",
     (*RANK, "local_rank", "world_size", "attempt", "gpu", "uuid", "owner"),
-    "A rank, its place and its process's uid; empty: not known.",
+    "A rank, its place, and the uid of its process; an empty label is not known.",
     few=True,
 )  # fmt: skip
 RANK_COORDINATES = _row(
@@ -146,7 +146,7 @@ RANK_UP = _row(
     GAUGE,
     "",
     RANK,
-    "1 while the rank is connected or has finished, 0 once it died or failed.",
+    "1 while the rank is connected or has finished, 0 once it has died or failed.",
     few=True,
 )
 RANK_STATE = _row(
@@ -161,9 +161,9 @@ RANK_HEARTBEAT = _row(
 )  # fmt: skip
 RANK_START = _row(
     "rank_start_timestamp_seconds", GAUGE, "seconds", RANK,
-    "Unix time since when the rank's process has accounted for its time; absent once it ended.",
+    "Unix time from which the rank's process accounts for its time; absent once it has ended.",
     detail=True,
-    unread="the node concludes since when the run's processes run (tachograph_run_started_timestamp_seconds)",
+    unread="the node concludes when the run's processes started (tachograph_run_started_timestamp_seconds)",
 )  # fmt: skip
 RANK_ENDED = _row(
     "rank_ended_timestamp_seconds", GAUGE, "seconds", (*RANK, "reason"),
@@ -181,7 +181,7 @@ RANK_PROGRESS = _row(
 )
 RANK_PHASE = _row(
     "rank_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
-    "Seconds that the rank has been in its current phase.", vocabulary=PHASES,
+    "Seconds for which the rank has been in its current phase.", vocabulary=PHASES,
 )  # fmt: skip
 RANK_PEAK_FLOPS = _row(
     "rank_peak_flops", GAUGE, "", RANK,
@@ -199,7 +199,7 @@ TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step.", last
 TRAIN_STEPS = _row("train_steps_total", COUNTER, "", RANK, "Steps completed in this attempt.")
 TRAIN_STEP_UNMARKED = _row(
     "train_step_unmarked_seconds", GAUGE, "seconds", RANK,
-    "Seconds outside every phase within a step; absent up to 5.",
+    "Seconds spent outside every phase within a step; absent up to 5 s.",
 )  # fmt: skip
 TRAIN_STEP_SECONDS = _row(
     "train_step_seconds",
@@ -226,7 +226,7 @@ TRAIN_PHASE_DEVICE_SECONDS = _row(
 )  # fmt: skip
 TRAIN_PHASE_EXCESS = _row(
     "train_phase_excess_seconds_total", COUNTER, "seconds", ("run", "phase"),
-    "Seconds by which phases of ordinary steps exceeded their rank's median, waits for collectives left out; "
+    "Seconds by which phases of ordinary steps exceeded their rank's median, excluding waits for collectives; "
     "summed over the ranks of the run on this node.", USUAL_PHASES,
 )  # fmt: skip
 TRAIN_ORDINARY_STEPS = _row(
@@ -236,7 +236,7 @@ TRAIN_ORDINARY_STEPS = _row(
 )  # fmt: skip
 TRAIN_ORDINARY_SECONDS = _row(
     "train_ordinary_step_seconds_total", COUNTER, "seconds", RANK,
-    "Wall seconds of ordinary steps, from end to end.", detail=True,
+    "Wall seconds of ordinary steps, each counted from the end of the step before it.", detail=True,
 )  # fmt: skip
 TRAIN_ORDINARY_WAIT = _row(
     "train_ordinary_wait_seconds_total", COUNTER, "seconds", RANK,
@@ -249,12 +249,12 @@ TRAIN_ORDINARY_PHASES = _row(
 )  # fmt: skip
 TRAIN_RECENT_STEP = _row(
     "train_recent_step_seconds", GAUGE, "seconds", RANK,
-    "Median time of ordinary steps over the last 20 s, of at least 3.",
+    "Median time of the ordinary steps in the last 20 s, or of the last 3 if they took longer.",
 )  # fmt: skip
 TRAIN_RECENT_STEPS = _row(
     "train_recent_steps", GAUGE, "", RANK,
-    "Ordinary steps that the rank's recent step, wait and phase seconds rest on; absent where those are.", detail=True,
-    unread="says how many steps the other recent values rest on; shown to check a client",
+    "Ordinary steps on which the rank's recent step, wait and phase seconds are based; absent when those are.",
+    detail=True, unread="says how many steps the other recent values are based on; shown to check a client",
 )  # fmt: skip
 TRAIN_RECENT_PHASE = _row(
     "train_recent_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
@@ -285,13 +285,13 @@ TRAIN_COLLECTIVE_FAILURES = _row(
 )  # fmt: skip
 TRAIN_COLLECTIVE_SECONDS = _row(
     "train_collective_seconds_total", COUNTER, "seconds", (*RANK, "op"),
-    "Seconds of timed collectives, the wait for late ranks included.",
+    "Seconds that timed collectives took, including the wait for late ranks.",
     vocabulary=OPERATIONS,
     detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_BUS_BYTES = _row(
     "train_collective_bus_bytes_total", COUNTER, "bytes", (*RANK, "op"),
-    "Bytes of timed collectives over a rank's bus, for bus bandwidth.", vocabulary=OPERATIONS,
+    "Bytes that timed collectives moved over a rank's bus, for bus bandwidth.", vocabulary=OPERATIONS,
     detail=True,
 )  # fmt: skip
 TRAIN_COLLECTIVE_ENQUEUED = _row(
@@ -408,11 +408,11 @@ TRAIN_GRAD_NORM_NONFINITE_STEPS = _row(
 )  # fmt: skip
 TRAIN_LAYER_GRAD_NORM = _row(
     "train_layer_grad_norm", GAUGE, "", (*RANK, "layer"),
-    "Gradient norm of the layers furthest above their usual one, on rank 0.",
+    "Gradient norm of the layers that are furthest above their usual norm, on rank 0.",
 )  # fmt: skip
 TRAIN_LAYER_GRAD_RATIO = _row(
     "train_layer_grad_ratio", GAUGE, "ratio", (*RANK, "layer"),
-    "Gradient norm of such a layer over its recent median.",
+    "Gradient norm of such a layer divided by its recent median.",
 )  # fmt: skip
 TRAIN_DEAD_LAYERS = _row(
     "train_dead_layers", GAUGE, "", RANK, "Layers whose gradient was exactly zero when last sampled."
@@ -423,8 +423,7 @@ TRAIN_LAYER_ACTIVATION_RMS = _row(
 )  # fmt: skip
 TRAIN_LAYER_ACTIVATION_ZERO = _row(
     "train_layer_activation_zero_ratio", GAUGE, "ratio", (*RANK, "layer"),
-    "Share of a layer's outputs that were exactly zero when last sampled, on rank 0 if enabled.",
-    unread="opt-in, for looking into a model layer by layer",
+    "Share of a layer's outputs that were exactly zero when last sampled, on rank 0, if enabled.",
 )  # fmt: skip
 TRAIN_UPDATE_RATIO = _row(
     "train_update_ratio", GAUGE, "ratio", RANK,
@@ -516,7 +515,7 @@ TRAIN_CHECKPOINT_FAILURES = _row(
 )
 TRAIN_FAILURES = _row(
     "train_failures_total", COUNTER, "", (*RANK, "category"),
-    "Failures of the process, by category as `tachograph logs` classifies its last words.",
+    "Failures of the process, by the category that `tachograph logs` gives its last words.",
     vocabulary=FAILURE_CATEGORIES,
 )  # fmt: skip
 TRAIN_MEMORY_ALLOCATED = _row(
@@ -535,7 +534,7 @@ TRAIN_MEMORY_PEAK = _row(
 )  # fmt: skip
 TRAIN_MEMORY_INACTIVE = _row(
     "train_memory_inactive_bytes", GAUGE, "bytes", RANK,
-    "GPU memory in unused split blocks of the allocator: fragmentation.",
+    "GPU memory in unused split blocks of the allocator (fragmentation).",
     loggable=True,
     detail=True,
 )  # fmt: skip
@@ -557,7 +556,6 @@ TRAIN_HOST_MEMORY = _row(
 TRAIN_LAYER_MEMORY_PEAK = _row(
     "train_layer_memory_peak_bytes", GAUGE, "bytes", (*RANK, "layer"),
     "Highest GPU memory in live tensors during a layer's forward pass, if enabled.",
-    unread="opt-in, for looking into a model layer by layer",
 )  # fmt: skip
 TRAIN_INVARIANT = _row(
     "train_invariant", GAUGE, "", (*RANK, "name"),
@@ -597,7 +595,7 @@ TRAIN_MISUSE = _row(
 )  # fmt: skip
 TRAIN_CONFIG_INFO = _row(
     "train_config_info", INFO, "", (*RANK, "precision", "global_batch", "framework", "flops_convention", "tier"),
-    "Static facts that the rank gave.",
+    "Static facts that the rank reported.",
     detail=True,
 )  # fmt: skip
 
@@ -610,7 +608,7 @@ LOGGABLE = frozenset(key for key, row in TRAIN_METRICS.items() if row.loggable a
 WORK: Mapping[str, str] = MappingProxyType(
     {key.removesuffix("_total"): key for key, row in TRAIN_METRICS.items() if row.loggable and row.kind == COUNTER}
 )
-"""Name under which `step.log` takes what a step is worth -> wire key of the counter that it is added to."""
+"""Name under which `step.log` takes a step's work -> wire key of the counter that it is added to."""
 TRAIN_HISTOGRAMS: Mapping[str, Metric] = MappingProxyType(
     {row.key: row for row in ROWS if row.name.startswith(TRAIN_PREFIX) and row.kind == HISTOGRAM}
 )

@@ -1,7 +1,7 @@
 """Every metric of a run that a node concludes for all of its ranks: as many series for eight ranks as for one.
 
-Apart from the catalog of a rank, which a training process imports. Long, as it is a table: one row after another, each
-of which is read alone.
+Kept apart from the catalog of a rank, which a training process imports. It is long because it is a table: one row after
+another, each read on its own.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ WORK_UNITS = ("flops", "hardware_flops", "tokens", "samples")
 """What the work of a run is counted in."""
 
 PAUSE_LIMITS = ("most_pause", "one_stays_away", "some_pause", "none_waits")
-"""When a run may make no step for longer than the limit of a hang: while most of its ranks pause, while they do and
-wait for one that does not come, while some pause, and while none waits for another."""
+"""When a run may go without a step for longer than the hang limit: while most of its ranks pause, while they pause and
+wait for one that never joins, while some pause, and while none waits for another."""
 
 END_KINDS = ("died", "failed", "communication", "told")
-"""How a rank ended that did not finish: without a word, by its own failure, because communication with a peer failed,
+"""How a rank that did not finish ended: without a word, by its own failure, because communication with a peer failed,
 or because it was asked to."""
 
 KIND_OF_END: Mapping[str, str] = MappingProxyType(
     {"died": "died", "collective": "communication", "terminated": "told", "interrupted": "told"}
 )
-"""The kind of an end by its reason; of all other reasons it is `failed`."""
+"""The kind of an end by its reason; for all other reasons it is `failed`."""
 
 SUPERVISOR_MODES = ("shadow", "ask", "act", "failed")
 """What a supervisor does about a finding: nothing, what a person confirms, all, or nothing by a fault of its own."""
@@ -45,7 +45,7 @@ _row = ROWS.add
 
 RUN_RANKS = _row(
     "run_ranks", GAUGE, "", ("run", "state"),
-    "Ranks of the run on this node by state; at 0 only running is shown.",
+    "Ranks of the run on this node, by state; of the states without ranks, only running is shown.",
     vocabulary=STATES,
 )  # fmt: skip
 RUN_WORLD_SIZE = _row(
@@ -59,7 +59,7 @@ RUN_TIER = _row(
 )  # fmt: skip
 RUN_ROLE = _row(
     "run_role_info", INFO, "", ("run", "role", "of"),
-    "One of several groups of ranks of a run: its role in the run `of`; absent for a run without roles.",
+    "Role that this group of ranks has in the run `of`; absent for a run without roles.",
 )  # fmt: skip
 RUN_LIMIT = _row(
     "run_limit", GAUGE, "", ("run", "name", "set_by"),
@@ -90,7 +90,7 @@ RUN_RANK_STEP = _row(
 )  # fmt: skip
 RUN_STEP_SECONDS = _row(
     "run_step_seconds", GAUGE, "seconds", ("run",),
-    "Usual step of the run: the median of its ranks on this node.",
+    "Usual step time of the run: the median of its ranks on this node.",
 )  # fmt: skip
 RUN_PROGRESS_AGE = _row(
     "run_progress_age_seconds", GAUGE, "seconds", ("run",),
@@ -98,11 +98,11 @@ RUN_PROGRESS_AGE = _row(
 )  # fmt: skip
 RUN_HANG_LIMIT = _row(
     "run_hang_limit_seconds", GAUGE, "seconds", ("run",),
-    "Seconds allowed without a step: hang_seconds and three usual steps; at least 240 while none is known.",
+    "Seconds allowed without a step: hang_seconds plus three usual steps, or at least 240 while none is known.",
 )  # fmt: skip
 RUN_EXCUSED = _row(
     "run_excused_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since a rank on this node was in init, checkpoint or eval for more than 2 s.",
+    "Seconds since a rank on this node was last in init, checkpoint or eval for more than 2 s.",
 )  # fmt: skip
 RUN_PAUSED = _row(
     "run_paused_seconds", GAUGE, "seconds", ("run",),
@@ -110,11 +110,11 @@ RUN_PAUSED = _row(
 )  # fmt: skip
 RUN_STARTED = _row(
     "run_started_timestamp_seconds", GAUGE, "seconds", ("run",),
-    "Unix time at which the youngest running process on this node started.",
+    "Unix time at which the run's youngest running process on this node started.",
 )  # fmt: skip
 RUN_BATCH_CHANGED = _row(
     "run_batch_changed_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since the batch changed, as reported or by a quarter of a step's tokens or samples.",
+    "Seconds since the batch changed, as reported or because a step's tokens or samples changed by a quarter.",
 )  # fmt: skip
 RUN_WORK = _row(
     "run_work_per_second", GAUGE, "", ("run", "unit"),
@@ -123,16 +123,16 @@ RUN_WORK = _row(
 )  # fmt: skip
 RUN_PEAK_FLOPS = _row(
     "run_peak_flops", GAUGE, "", ("run",),
-    "Dense peak FLOP/s of the ranks on this node with known device and FLOPs.",
+    "Dense peak FLOP/s of the ranks on this node whose device and FLOPs are known.",
 )  # fmt: skip
 RUN_ACHIEVABLE_FLOPS = _row(
     "run_achievable_flops", GAUGE, "", ("run",),
-    "Highest FLOP/s that anybody measured on the devices of run_peak_flops.",
+    "Highest FLOP/s publicly measured on the devices that run_peak_flops counts.",
 )  # fmt: skip
 RUN_SPEED = _row(
     "run_speed", GAUGE, "", ("run", "unit"),
     "Median speed of ordinary steps over two minutes: MFU if known, otherwise tokens, samples or steps a second "
-    "of a mean rank.",
+    "of the average rank.",
     vocabulary=SPEED_UNITS,
 )  # fmt: skip
 RUN_USUAL_SPEED = _row(
@@ -142,7 +142,7 @@ RUN_USUAL_SPEED = _row(
 )  # fmt: skip
 RUN_BEST_SPEED = _row(
     "run_best_speed", GAUGE, "", ("run", "unit"),
-    "Best hour within a day, in the present processes.",
+    "Speed in the best hour of the last day, in the present processes.",
     vocabulary=SPEED_UNITS,
 )  # fmt: skip
 RUN_SLOW = _row(
@@ -159,7 +159,8 @@ RUN_USUAL_DATA_WAIT = _row(
 )  # fmt: skip
 RUN_DATA_STALL = _row(
     "run_data_stall_seconds", GAUGE, "seconds", ("run",),
-    "Seconds of waiting for data beyond the limit and three times the usual, or of standing still in that phase.",
+    "Seconds for which the wait for data has exceeded its limit and three times its usual share, or the run has stood "
+    "still in that phase.",
 )  # fmt: skip
 
 RUN_FIRST_END = _row(
@@ -173,11 +174,12 @@ RUN_LAST_WORDS = _row(
 )  # fmt: skip
 RUN_ENDED_TOGETHER = _row(
     "run_ended_together", GAUGE, "", ("run", "kind"),
-    "Ranks on this node that ended within 0.5 s of the first of their kind, or 3 s in communication.",
+    "Ranks on this node that ended within 0.5 s of the first of their kind, or within 3 s for communication.",
 )  # fmt: skip
 RUN_ENDED_ATTEMPT = _row(
     "run_ended_attempt_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since when ends on any node are of the newest attempt: once its ranks here have made a step or ended.",
+    "Seconds for which ends on any node have belonged to the newest attempt, whose ranks here have made a step or "
+    "ended.",
 )  # fmt: skip
 RUN_ENDED = _row(
     "run_ended_seconds", GAUGE, "seconds", ("run", "outcome"),
@@ -185,7 +187,7 @@ RUN_ENDED = _row(
 )  # fmt: skip
 RUN_STEPS_SHORT = _row(
     "run_steps_short", GAUGE, "", ("run",),
-    "Steps missing from the plan when all ranks on this node had finished; 0 below a hundredth.",
+    "Planned steps not made when all ranks on this node had finished; 0 if less than a hundredth is missing.",
 )  # fmt: skip
 RUN_FRUITLESS_ATTEMPTS = _row(
     "run_fruitless_attempts", GAUGE, "", ("run",),
@@ -193,14 +195,15 @@ RUN_FRUITLESS_ATTEMPTS = _row(
 )  # fmt: skip
 RUN_FROZEN = _row(
     "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
-    "Silence of a connected rank after 23 s, or 60 s in init, checkpoint and eval; the longest eight.",
+    "Seconds for which a connected rank has been silent, once over 23 (60 in init, checkpoint and eval); the eight "
+    "longest.",
     few=True,
 )  # fmt: skip
 
 RUN_TRAIN_STEP = _row("run_train_step", GAUGE, "", ("run",), "Step of the furthest living rank on this node.")
 RUN_STEPS = _row(
     "run_steps_total", COUNTER, "", ("run",),
-    "Most steps of a living rank on this node in this attempt.",
+    "Most steps that a living rank on this node has completed in this attempt.",
 )  # fmt: skip
 RUN_LOSS = _row(
     "run_loss", GAUGE, "", ("run",),
@@ -216,20 +219,20 @@ RUN_LOSS_SPIKED = _row(
 )  # fmt: skip
 RUN_LOSS_NONFINITE_STEP = _row(
     "run_loss_nonfinite_step", GAUGE, "", ("run", "rank", "gpu", "uuid"),
-    "Step and rank at which a loss on this node was first not finite within 70 s.",
+    "Step and rank at which a loss on this node first became NaN or infinite within the last 70 s.",
 )  # fmt: skip
 RUN_LOSS_NONFINITE_RANKS = _row(
     "run_loss_nonfinite_ranks", GAUGE, "", ("run", "when"),
-    "Ranks on this node whose loss is not finite: now, lately (within 70 s), or as the first.",
+    "Ranks on this node with a NaN or infinite loss: now, lately (within 70 s), or as the first to have one.",
     vocabulary=("first", "lately", "now"),
 )  # fmt: skip
 RUN_LOSS_NONFINITE_SECONDS = _row(
     "run_loss_nonfinite_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since a loss on this node was first not finite.",
+    "Seconds since a loss on this node first became NaN or infinite.",
 )  # fmt: skip
 RUN_VAL_LOSS = _row(
     "run_val_loss", GAUGE, "", ("run",),
-    "Median of the last validation losses on this node; NaN if half are not finite.",
+    "Median of the last validation losses on this node; NaN if half of them are not finite.",
 )  # fmt: skip
 RUN_VAL_LOSS_SPIKE = _row(
     "run_val_loss_spike_evaluations", GAUGE, "", ("run",),
@@ -248,18 +251,18 @@ RUN_GRAD_NORM_SPIKE_STEPS = _row(
 )  # fmt: skip
 RUN_GRAD_NORM_NONFINITE_STEPS = _row(
     "run_grad_norm_nonfinite_steps", GAUGE, "", ("run",),
-    "Consecutive steps with a gradient norm not finite on the median rank on this node.",
+    "Consecutive steps with a gradient norm that is not finite, on the median rank on this node.",
 )  # fmt: skip
 RUN_GRAD_NORM_VANISHED_STEPS = _row(
     "run_grad_norm_vanished_steps", GAUGE, "", ("run",),
-    "Steps with a gradient norm below a hundredth of its usual one.",
+    "Steps for which the gradient norm has been below a hundredth of its usual value.",
 )  # fmt: skip
 RUN_AMP_LOSS_SCALE = _row(
     "run_amp_loss_scale", GAUGE, "", ("run",), "Lowest loss scale of mixed precision on this node."
 )
 RUN_AMP_SKIPPED = _row(
     "run_amp_skipped_steps_total", COUNTER, "", ("run",),
-    "Most steps of this attempt that mixed precision skipped on a rank on this node.",
+    "Most steps that mixed precision has skipped on a rank on this node in this attempt.",
 )  # fmt: skip
 RUN_LEARNING_RATE = _row("run_learning_rate", GAUGE, "", ("run",), "Highest learning rate last logged on this node.")
 RUN_SCHEDULE_STEP = _row(
@@ -268,15 +271,15 @@ RUN_SCHEDULE_STEP = _row(
 )  # fmt: skip
 RUN_SCHEDULE_IDLE_STEPS = _row(
     "run_schedule_idle_steps", GAUGE, "", ("run",),
-    "Steps since the learning-rate scheduler was last seen to count.",
+    "Steps since the learning-rate scheduler was last seen to advance.",
 )  # fmt: skip
 RUN_SCHEDULE_IDLE_SECONDS = _row(
     "run_schedule_idle_seconds", GAUGE, "seconds", ("run",),
-    "Seconds since the learning-rate scheduler was last seen to count.",
+    "Seconds since the learning-rate scheduler was last seen to advance.",
 )  # fmt: skip
 RUN_INVARIANT = _row(
     "run_invariant", GAUGE, "", ("run", "name", "held", "rank", "gpu", "uuid"),
-    "A number that all ranks must share: that of most ranks on this node and, if they differ, the extremes.",
+    "A number on which all ranks must agree: that of most ranks on this node and, if they differ, the extremes.",
 )  # fmt: skip
 RUN_INVARIANT_STEP = _row(
     "run_invariant_step", GAUGE, "", ("run", "name"),
@@ -284,7 +287,7 @@ RUN_INVARIANT_STEP = _row(
 )  # fmt: skip
 RUN_GLOBAL_BATCH_WRONG_STEPS = _row(
     "run_global_batch_wrong_steps", GAUGE, "", ("run",),
-    "Steps with another global batch than the configured one.",
+    "Steps whose global batch differed from the configured one.",
 )  # fmt: skip
 RUN_BATCHES_PER_STEP = _row(
     "run_batches_per_step", GAUGE, "", ("run", "held", "rank", "gpu", "uuid"),
@@ -297,23 +300,23 @@ RUN_WAITING_RANKS = _row(
 )  # fmt: skip
 RUN_WAIT = _row(
     "run_wait_seconds", GAUGE, "seconds", ("run", "pp"),
-    "Wait for others per ordinary step, of the median rank on this node.",
+    "Wait of this node's median rank for others, per ordinary step.",
 )  # fmt: skip
 RUN_WAIT_PAST = _row(
     "run_wait_past_seconds", GAUGE, "seconds", ("run", "pp"),
-    "The same in the hour before, scaled to today's steps.",
+    "Value of run_wait_seconds in the hour before, scaled to the present steps.",
 )  # fmt: skip
 RUN_WAIT_SPREAD = _row(
     "run_wait_spread_seconds", GAUGE, "seconds", ("run", "pp"),
-    "Median distance of the waits on this node from their median.",
+    "Median absolute deviation of the waits on this node.",
 )  # fmt: skip
 RUN_LEAST_WAIT = _row(
     "run_least_wait_seconds", GAUGE, "seconds", (*RANK, "pp", "gpu", "uuid"),
-    "Wait for others per ordinary step, of up to 8 ranks that wait least on this node.",
+    "Wait for others per ordinary step, for up to 8 ranks on this node that wait least.",
 )  # fmt: skip
 RUN_LEAST_WAIT_PAST = _row(
     "run_least_wait_past_seconds", GAUGE, "seconds", (*RANK, "pp", "gpu", "uuid"),
-    "The same ranks' waits in the hour before, scaled to today's steps.",
+    "Waits of the same ranks in the hour before, scaled to the present steps.",
 )  # fmt: skip
 RUN_PHASE = _row(
     "run_phase_seconds", GAUGE, "seconds", ("run", "phase"),
@@ -322,7 +325,7 @@ RUN_PHASE = _row(
 )  # fmt: skip
 RUN_COLLECTIVE_BANDWIDTH = _row(
     "run_collective_bus_bandwidth_bytes", GAUGE, "bytes", ("run", "op"),
-    "Bytes a second over the bus of the best rank on this node, over 2 minutes.", vocabulary=OPERATIONS,
+    "Bus bandwidth of the best rank on this node, over 2 minutes.", vocabulary=OPERATIONS,
 )  # fmt: skip
 RUN_COLLECTIVE_SECONDS = _row(
     "run_collective_seconds", GAUGE, "seconds", ("run",),
@@ -342,12 +345,12 @@ RUN_MEMORY_LEAKING = _row(
 )  # fmt: skip
 RUN_MEMORY_RETRIES = _row(
     "run_memory_retries", GAUGE, "", _NAMED,
-    "Most allocations of a rank on this node in 10 minutes for which the allocator emptied its cache.",
+    "Most allocations by a rank on this node in 10 minutes for which the allocator had to empty its cache.",
     few=True,
 )  # fmt: skip
 RUN_MEMORY_FRAGMENTED = _row(
     "run_memory_fragmented_ratio", GAUGE, "ratio", _NAMED,
-    "Highest share of a rank's allocator on this node in unused split blocks; absent below 0.05.",
+    "Highest share of a rank's allocator memory on this node in unused split blocks; absent below 0.05.",
     few=True,
 )  # fmt: skip
 RUN_MEMORY_PEAK = _row(
@@ -388,7 +391,8 @@ RUN_OVERDUE = _row(
 # These exist only while the run is overdue on the node, or has not started for three minutes.
 RUN_OVERDUE_RANKS = _row(
     "run_overdue_ranks", GAUGE, "", ("run", "phase"),
-    "Ranks of an overdue run by phase; unmarked: outside all, unknown: not given, stuck_save: in a stalled save.",
+    "Ranks of an overdue run by phase; unmarked: outside every phase, unknown: not reported, stuck_save: in a stalled "
+    "save.",
 )  # fmt: skip
 RUN_OVERDUE_LINE = _row(
     "run_overdue_line_ranks", GAUGE, "", ("run", "where"),
@@ -396,15 +400,16 @@ RUN_OVERDUE_LINE = _row(
 )  # fmt: skip
 RUN_PAUSE_LIMIT = _row(
     "run_pause_limit_seconds", GAUGE, "seconds", ("run", "when"),
-    "Seconds that an overdue run may make no step: if most ranks pause, wait for one then, some pause, none waits.",
+    "Seconds that an overdue run may go without a step: while most ranks pause, while these wait for one that stays "
+    "away, while some pause, while none waits.",
 )  # fmt: skip
 RUN_FINISHED = _row(
     "run_finished_timestamp_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid"),
-    "Unix time at which each of the last 9 finished ranks on this node finished.",
+    "Unix time at which a rank on this node finished, for the last 9 to finish.",
 )  # fmt: skip
 RUN_HANG_STILL = _row(
     "run_hang_still_seconds", GAUGE, "seconds", ("run",),
-    "Seconds in which no rank of an overdue run has entered a collective.",
+    "Seconds for which no rank of an overdue run has entered a collective.",
 )  # fmt: skip
 RUN_HANG_ENQUEUED = _row(
     "run_hang_enqueued", GAUGE, "", ("run", "group", "figure"),
@@ -412,11 +417,11 @@ RUN_HANG_ENQUEUED = _row(
 )  # fmt: skip
 RUN_HANG_SUSPECT = _row(
     "run_hang_suspect_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where"),
-    "Seconds in its phase of up to 9 ranks that may hold up an overdue run.",
+    "Seconds that a rank that may be holding up an overdue run has been in its phase; up to 9 ranks.",
 )  # fmt: skip
 RUN_HANG_SUSPECT_ENQUEUED = _row(
     "run_hang_suspect_enqueued", GAUGE, "", ("run", "rank", "gpu", "uuid", "group"),
-    "Sequence number of such a rank's last collective in each process group.",
+    "Sequence number of the last collective of such a rank (run_hang_suspect_seconds) in each process group.",
 )  # fmt: skip
 
 # Of `tachograph supervise`, as the run's supervisor on this node reports itself.

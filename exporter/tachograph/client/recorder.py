@@ -52,8 +52,8 @@ class Recorder(Uncopied):
     - `run`, `rank`, `local_rank`, `world_size`, `attempt`: who this is; otherwise detected from `TACHOGRAPH_*`,
       torchrun, Slurm or MPI.
     - `socket`: path of the exporter's socket; otherwise `$TACHOGRAPH_SOCKET` or the usual places.
-    - `tokens_per_step`, `samples_per_step`, `flops_per_step`: of the **whole run**; each rank counts its share.
-      Where they change, `step.log(tokens=…)` takes those of one step, of **this rank**.
+    - `tokens_per_step`, `samples_per_step`, `flops_per_step`: for the **whole run**; each rank counts its share.
+      If they change, `step.log(tokens=…)` takes one step's, for **this rank**.
     - `flops_per_token`: the model's operations for one token, forward and backward, without recomputation: a number, or
       what `model_flops` returned. With tokens it replaces `flops_per_step`.
     - `flops_convention`: how they were counted: one of `model_flops.CONVENTIONS`, `measured` or `given`.
@@ -71,8 +71,8 @@ class Recorder(Uncopied):
       `init_process_group`.
     - `sinks`: other places to send the metrics to (`tachograph.export.sinks`); `trace`: where sampled steps are traced
       (`tachograph.export.traces`). `close` or the exit waits for both.
-    - `$TACHOGRAPH_STACKS`: with 0 nobody ever looks at which line a rank that makes no step stands still, and no signal
-      has a handler by which one that keeps Python's lock leaves its stacks.
+    - `$TACHOGRAPH_STACKS`: with 0 nobody ever looks at which line a rank without a step stands still, and no signal
+      has a handler with which a rank that keeps Python's lock leaves its stacks.
     - `$TACHOGRAPH_BLACKBOX`: the folder of the rank's boxes, which say what it was doing when it stood still or failed,
       and for which SIGUSR2 asks; with 0 there are none, also for the exporter.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1`: does nothing at all.
@@ -183,7 +183,7 @@ class Recorder(Uncopied):
 
     @property
     def received(self) -> bool:
-        """Whether an exporter has answered yet; what is recorded before is sent then."""
+        """Whether an exporter has answered yet; what was recorded before is sent then."""
         return self._calls.received
 
     @property
@@ -192,7 +192,7 @@ class Recorder(Uncopied):
         return self._calls.identity
 
     def position(self, *excess: NoReturn, **unknown: NoReturn) -> tuple[int, str]:
-        """Return the step and the phase that the training thread is in, to any thread."""
+        """Return the step and the phase that the training thread is in; any thread may ask."""
         return self._calls.position()
 
     def step(
@@ -298,7 +298,7 @@ class Recorder(Uncopied):
         the wait is not timed. Every other wait for collectives is timed where PyTorch waits, under FSDP2, tensor and
         pipeline parallelism and in plain `torch.distributed` calls. The learning rate is read from the optimizer's
         first parameter group, unless `step.log` gives it. GPU memory is read once CUDA is in use. Within a step, hooks
-        enter phases `forward`, `backward` and `optimizer` where the loop marks none.
+        enter phases `forward`, `backward` and `optimizer` if the loop marks none.
 
         - `scheduler`, `scaler`: the learning-rate schedule's own count; the loss scale and the steps it skipped.
         - `layers`: on rank 0, gradient norms of this many layers, those furthest above their usual one.
@@ -375,7 +375,7 @@ class Recorder(Uncopied):
     def resumed(self, step: int, seconds: float | None = None) -> None:
         """Report that this attempt resumes from the checkpoint of `step`, loaded in `seconds`.
 
-        Steps that are given no number count on from there, if none has begun yet.
+        Steps without a number count on from there, if none has begun yet.
         """
         self._calls.resumed(step, seconds)
 
@@ -389,7 +389,7 @@ class Recorder(Uncopied):
         """End the record as finished, or as failed by `error`, for good; takes at most 0.2 s.
 
         Without it the record ends with the process, and the exit code decides, as far as it is known: until all
-        recorders are closed, `sys.exit` is hooked. So it does if an exception is on its way and `error` is not given.
+        recorders are closed, `sys.exit` is hooked. It also does if an exception is on its way and `error` is not given.
         """
         self._calls.close(error)
 

@@ -46,20 +46,20 @@ exit status of analyze:
   3  the run is stuck and nobody can be named; the text says why
 """
 EXPORTERS = """\
-The exporters of the run are found through Prometheus, which must scrape them
-from addresses that are reached from here, or are named by --exporter. One that
-wants a password gets it from ~/.netrc, or from http://user:password@node.
+The run's exporters are found through Prometheus, which must scrape them at
+addresses that can be reached from here, or are named with --exporter. One that
+requires a password gets it from ~/.netrc, or from http://user:password@node.
 """
 ABOUT_CAPTURE = """\
 Have the exporters of a run ask its ranks for a box each, through the
-connections they hold, and wait until these are there. NCCL's RAS service is
-asked once, where it listens.
+connections they hold, and wait for the boxes. NCCL's RAS service is asked
+once, if it listens.
 """
 ABOUT_COLLECT = """\
 Fetch the last box of each rank of a run from its exporters. DIR then has
-ATTEMPT/rank-R.json, exporters.json with what these know of ranks without a
-box, and ras.json or ras.txt where NCCL's RAS service has answered a capture: a
-folder for analyze.
+ATTEMPT/rank-R.json, exporters.json with what they know about ranks without a
+box, and ras.json or ras.txt if NCCL's RAS service has answered a capture.
+analyze reads this folder.
 """
 ABOUT_ANALYZE = """\
 Analyze a folder of boxes, or of Flight Recorder dumps, one or more files for
@@ -71,7 +71,7 @@ a file is executed.
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="tachograph blackbox",
-        description="Get what a run's ranks leave behind when it stops, and read it.",
+        description="Fetch what a run's ranks leave behind when it stops, and analyze it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -85,19 +85,19 @@ def _parser() -> CommandParser:
     one.add_argument("--json", action="store_true", help="print an object, with the key exporters")
     one = _command(commands, "collect", "fetch the boxes of a run into a folder", EXPORTERS, ABOUT_COLLECT)
     _add_exporters(one)
-    one.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder, made if it is not there")
+    one.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder, created if it is not there")
     one.add_argument("--json", action="store_true", help="print an object, with the key boxes")
     one = _command(commands, "analyze", "say which rank holds the run up, why and at which line", "", ABOUT_ANALYZE)
     one.add_argument(
         "directory", type=Path, metavar="DIR", help="the folder with the dumps; folders in it are read too"
     )
-    one.add_argument("--world-size", type=_size, metavar="N", help="ranks of the run, where the dumps do not say it")
+    one.add_argument("--world-size", type=_size, metavar="N", help="ranks of the run, if the dumps do not say it")
     one.add_argument(
         "--prometheus",
         metavar="ADDRESS",
-        help="say of each culprit on which node and GPU it is, as this Prometheus knows it",
+        help="say which node and GPU each culprit is on, according to this Prometheus",
     )
-    one.add_argument("--run", metavar="RUN", help="the run's name there, where the boxes do not say it")
+    one.add_argument("--run", metavar="RUN", help="the run's name there, if the boxes do not say it")
     one.add_argument("--json", action="store_true", help="print an object, with the key culprits")
     return parser
 

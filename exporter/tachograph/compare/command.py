@@ -69,20 +69,18 @@ def _parser() -> CommandParser:
     )
     parser.add_argument(
         "runs", nargs="+", metavar="RUN",
-        help="a run, or a file: two, or one with --moment or --save; of several on each side, -- stands between",
+        help="a run or a file: two, or one with --moment or --save; if several on each side, put -- between them",
     )  # fmt: skip
     parser.add_argument("--moment", metavar="TIME", help="compare one run before and after this: 2h (ago), or ISO")
-    parser.add_argument(
-        "--window", metavar="TIME", help="of a run in Prometheus: how much of it, at most (default: 2h)"
-    )
+    parser.add_argument("--window", metavar="TIME", help="for a run in Prometheus: the most to use of it (default: 2h)")
     parser.add_argument("--since", metavar="TIME", help="start of the window, for runs in Prometheus")
     parser.add_argument("--until", metavar="TIME", help="end of the window")
     parser.add_argument(
         "--limit", action="append", default=[], metavar="PERCENT|NAME=PERCENT",
-        help="what is a regression (default: 5), of all measures or of one; may be repeated",
+        help="what counts as a regression (default: 5), in all measures or in one; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--fixes", metavar="ALERT", help="say whether what this alert is about is gone in the second")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write what is known of one run to a file")
+    parser.add_argument("--fixes", metavar="ALERT", help="say whether what this alert reports is gone in the second")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write what is known about one run to a file")
     parser.add_argument("--json", action="store_true", help="print an object")
     parser.add_argument(
         "--prometheus", default=default_url(), metavar="URL", help=f"default: ${ENVIRONMENT}, or %(default)s"
@@ -157,7 +155,7 @@ def _sides(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[
         return runs, []
     if BETWEEN not in runs:
         if len(runs) != 2:
-            parser.error(f"expected two runs or files, not {len(runs)}; of several on each side, -- stands between")
+            parser.error(f"expected two runs or files, not {len(runs)}; if several on each side, put -- between them")
         return runs[:1], runs[1:]
     place = runs.index(BETWEEN)
     first, second = runs[:place], runs[place + 1 :]

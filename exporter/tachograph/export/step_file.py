@@ -1,4 +1,4 @@
-"""A rank's steps as a file: what `tachograph compare` needs of a run that no Prometheus has seen, in CI for example.
+"""A rank's steps as a file: what `tachograph compare` needs for a run that no Prometheus has seen, as in CI.
 
     from tachograph.export.step_file import StepFile
 

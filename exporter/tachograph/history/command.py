@@ -26,19 +26,19 @@ SHORTEST, LONGEST = 3600.0, 366 * 86_400.0
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="tachograph history",
-        description="Show which nodes, GPUs and links were culprits of incidents, over all runs or of one, and which "
+        description="Show which nodes, GPUs and links were culprits of incidents, in all runs or in one, and which "
         "events (a save, an evaluation, a jump of the learning rate, a change of the batch, a restart, a hardware "
         "event) precede failures: how many times as often runs fail soon after one, with a confidence interval.",
         epilog="docs/history.md says how it counts.",
         statuses={0: "done", 1: "Prometheus does not respond, or has no such run", 2: "wrong arguments"},
     )
-    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="one run alone (default: all)")
+    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="only this run (default: all)")
     parser.add_argument(
         "--since", default="30d", metavar="DURATION", help="how far to look back (default: %(default)s)"
     )
     parser.add_argument(
         "--within", default="10m", metavar="DURATION",
-        help="how long after an event a failure counts as soon (default: %(default)s)",
+        help="how long after an event a failure counts as soon after it (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print an object with everything")
     parser.add_argument(

@@ -18,7 +18,7 @@ class Abandoned(Exception):  # noqa: N818 - never raised: it marks a step as voi
 class Loop:
     """The open step and the open phases of one recorder, entered and left by separate calls.
 
-    Calls that do not fit (a phase left that is not open, a step begun twice) put things right and raise nothing.
+    Calls that do not fit (leaving a phase that is not open, beginning a step twice) are corrected and raise nothing.
     """
 
     __slots__ = ("_loss", "_open", "_step", "recorder")
@@ -74,7 +74,7 @@ class Loop:
         self._loss = None
 
     def enter(self, phase: PhaseName) -> None:
-        """Enter a phase; nothing where it is the innermost open one."""
+        """Enter a phase; do nothing if it is the innermost open one."""
         if not self._open or self._open[-1][0] != phase:
             manager = self.recorder._phases[phase]  # `phase()` would be one more call
             manager.__enter__()
@@ -83,7 +83,7 @@ class Loop:
     def leave(
         self, phase: PhaseName, error: BaseException | None = None, traceback: TracebackType | None = None
     ) -> None:
-        """Leave a phase and what is open inside it, with the error that ended it; nothing where it is not open."""
+        """Leave a phase and what is open inside it, with the error that ended it; do nothing if it is not open."""
         for index in range(len(self._open) - 1, -1, -1):
             if self._open[index][0] == phase:
                 self._close(index, error, traceback)

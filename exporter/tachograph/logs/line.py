@@ -28,13 +28,15 @@ class LogLine(NamedTuple):
 class LineShape(NamedTuple):
     """The beginning that all lines of one file have; `logs/shape.py` learns it.
 
-    `names`: the name of a worker or container. `numbers`: a number; `numbered`: it counts lines, and is no rank.
+    `names`: the name of a worker or container. `numbers`: a number; `numbered`: it counts lines, and is no rank;
+    `tasks`: it is that of a launcher's task, with several ranks in each.
     `prefix`: what else stands before the message, with a rank in it.
     """
 
     names: re.Pattern[str] | None = None
     numbers: re.Pattern[str] | None = re.compile(r"\s{0,5}(\d{1,6}): ")
     numbered: bool = False
+    tasks: bool = False
     prefix: re.Pattern[str] | None = None
 
 
@@ -74,6 +76,11 @@ _SYSLOG = re.compile(r"(?P<host>[A-Za-z][\w.-]*) (?:(?:[\w./@-]+\[\d+\]|kernel)|
 _UPTIME = re.compile(r"\s{0,8}\+?\d{1,9}\.\d{6}")
 _PLACE = re.compile(r"[IWEFVDC] [\w./-]+:\d+")
 _MPI = re.compile(r"(?:\S*@)?(?:\d+,)?(\d{1,6})")
+_PRTE = re.compile(r"\S+@\d+,(\d{1,6})")
+_HOST = re.compile(r"([A-Za-z][\w.-]*):(\d+)")
+_TORCH = re.compile(r"rank(\d{1,6})")
+"""Of the process itself, by its environment: what follows may be the rank within a group."""
+_SUBGROUP = re.compile(r"PG (?!(?:ID )?0\b)(?!.*\bdefault_pg\b)")
 _RANK = re.compile(
     r"(?<![a-z])(?<!local[_ -])(?<!node[_ -])(?<!lora[_ -])(?:global[_ -]?|mpi)?rank[ _:=#-]{0,2}\"?(\d{1,6})\b",
     re.IGNORECASE,
@@ -90,11 +97,12 @@ _NODE_LIKE = re.compile(
     r"(?<![\w.])(?!(?:local_?|global_?|task_?)?(?:rank|pid|step|epoch)\d)([A-Za-z][\w.-]*\d[\w-]*)(?![\w=])"
 )
 _ABOUT = re.compile(
-    r"\brank +: +(?P<rank>\d{1,6}) \(local_rank|srun: error: (?P<host>[\w.-]+): (?:task (?P<task>\d{1,6}): )?"
+    r"\brank +: +(?P<rank>\d{1,6}) \(local_rank|\bRANK (?P<dead>\d{1,6}) PID \d+ RUNNING AT (?P<at>[\w.-]+)"
+    r"|srun: error: (?P<host>[\w.-]+): (?:task (?P<task>\d{1,6}): )?"
     r"|\bhost +: +(?P<on>[\w.-]+)|\bon node (?P<node>[\w.-]+)| ON (?P<job>[\w.-]+) CANCELLED"
 )
-_ABOUT_WORDS = ("(local_rank", "srun: ", "host ", "on node ", " CANCELLED")
-"""Of whom torchrun's summary and the scheduler speak."""
+_ABOUT_WORDS = ("(local_rank", " RUNNING AT ", "srun: ", "host ", "on node ", " CANCELLED")
+"""Of whom the summaries of torchrun and MPICH, and the scheduler, speak."""
 
 
 @lru_cache(64)  # the first lines of a file are read several times: for its shape, its ranks, its times and itself
@@ -122,9 +130,9 @@ def parse(line: str, until: float, shape: LineShape = PLAIN) -> LogLine:
     return found
 
 
-def with_facts(line: LogLine, prefix: str, until: float) -> LogLine:
+def with_facts(line: LogLine, prefix: str, until: float, shape: LineShape = PLAIN) -> LogLine:
     """Return a line with what is said, wherever it stands, in the prefix that its file taught."""
-    said = parse(prefix, until)
+    said = parse(prefix, until, shape._replace(prefix=None))
     rank = said.rank if said.rank is not None else next((int(number) for number in _RANK.findall(said.text)[-1:]), None)
     local = said.local_rank
     if rank is None and local is None and (inside := _LOCAL.search(said.text)):
@@ -149,7 +157,9 @@ def plain(line: str) -> str:
 def _begin(line: str, shape: LineShape, facts: _Facts) -> int:
     """Take what each line of the file begins with."""
     if shape.numbers is not None and (label := shape.numbers.match(line)):
-        if not shape.numbered:
+        if shape.tasks:
+            facts.task = f"task {label[1]}"
+        elif not shape.numbered:
             facts.rank = int(label[1])
         return label.end()
     if shape.names is not None and (name := shape.names.match(line)):
@@ -177,8 +187,9 @@ class _Facts:
         self._until = until
         self._time: float | None = None
         self.rank: int | None = None
+        self._own = False
         self._local: int | None = None
-        self.node = ""
+        self.node = self.task = ""
         self._pid: int | None = None
 
     def take(self, match: re.Match[str]) -> bool:
@@ -196,13 +207,9 @@ class _Facts:
 
     def _brackets(self, match: re.Match[str]) -> bool:
         content = match["square"]
-        if _UPTIME.fullmatch(content) or _PLACE.fullmatch(content):
+        if _UPTIME.fullmatch(content) or _PLACE.fullmatch(content) or _SUBGROUP.match(content):
             return True
-        if match["std"] and (mpi := _MPI.fullmatch(content)):
-            self.rank = int(mpi[1])
-            return True
-        if said := _OWN_RANK.fullmatch(content):
-            self.rank = int(said[1])
+        if self._process(match, content):
             return True
         stamp = _TIME.search(content) if ":" in content else None
         if stamp:
@@ -217,12 +224,26 @@ class _Facts:
             return True
         return False
 
+    def _process(self, match: re.Match[str], content: str) -> bool:
+        """Take what names a process and nothing else: `[1,3]<stderr>:`, `[n1:77]<stderr>:`, `[rank3]:`, `[Rank 3]`."""
+        if mpi := (_MPI if match["std"] else _PRTE).fullmatch(content):
+            self.rank = int(mpi[1])
+        elif match["std"] and (host := _HOST.fullmatch(content)):
+            self.node, self._pid = host[1], int(host[2])
+        elif match["colon"] and (own := _TORCH.fullmatch(content)):
+            self.rank, self._own = int(own[1]), True
+        elif said := _OWN_RANK.fullmatch(content):
+            self.rank = self.rank if self._own else int(said[1])
+        else:
+            return False
+        return True
+
     def _words(self, words: str, *, worker: re.Match[str] | None) -> bool:
         """Take ranks, processes and nodes that are called so; return whether there are some."""
         rank, local, pid, node = (pattern.search(words) for pattern in (_RANK, _LOCAL, _PID, _NODE))
         if worker:
             self.node = self.node or worker[1]
-        elif rank:
+        elif rank and not self._own:
             self.rank = int(rank[1])
         if local:
             self._local = int(local[1])
@@ -240,14 +261,14 @@ class _Facts:
         """Return the line; those who speak of another process name its rank and node in the text."""
         about = _ABOUT.search(text, 0, 400) if any(word in text for word in _ABOUT_WORDS) else None
         rank = self.rank
-        if about and (number := about["rank"] or about["task"]):
+        if about and (number := about["rank"] or about["dead"] or about["task"]):
             rank = int(number)
         if about is not None and about["rank"] is None:
-            self.node = next((name for name in about.group("host", "on", "node", "job") if name), self.node)
+            self.node = next((name for name in about.group("at", "host", "on", "node", "job") if name), self.node)
         local = self._local
         if rank is None and local is None and "ocal" in text and (inside := _LOCAL.search(text, 0, 400)):
             local = int(inside[1])
-        return LogLine(text, self._time, rank, local, self.node, self._pid)
+        return LogLine(text, self._time, rank, local, self.node or self.task, self._pid)
 
 
 def time_of(text: str, until: float) -> float | None:

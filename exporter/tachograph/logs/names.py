@@ -18,6 +18,8 @@ _ELASTIC = re.compile(r"(?:^|/)(?:attempt|restart|cycle)[-_]?(\d{1,6})/(?:(\d{1,
 _NODE = re.compile(
     r"(?:^|[/_.-])((?:node|host|worker|pod|gpu|dgx|nid|ip-|cn|hgx)[A-Za-z]*[-_]?\d[A-Za-z0-9-]*)", re.IGNORECASE
 )
+_POD = re.compile(r"(?:^|[/_.])((?:[a-z0-9]+-)+(?:worker|master|launcher|node|replica)-\d+(?:-\d+)*)(?=[_./]|-[a-z]|$)")
+"""With the name of its job, as Kubernetes gives it."""
 _ARRAY = re.compile(r"slurm-\d+_\d+")
 """Slurm's own name for the log of a job of an array."""
 _OF_TASK = re.compile(r"(?:^|[-_.])\d{3,}[-_.](?P<node>[A-Za-z][\w]*\d)[-_.](?P<task>\d{1,5})$")
@@ -28,6 +30,8 @@ _NO_RANK = re.compile(
     re.IGNORECASE,
 )
 """Numbers that tell files apart and are none: dates, rotated logs, and what they are called."""
+_RUN = re.compile(r"_[a-z0-9_]{8}$|^none_")
+"""A folder that torchrun makes for each time that it is started."""
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[A-Za-z]+[A-Za-z-]*\d+")
 _BEFORE_RANK = re.compile(r"(?:^|[-_.])(?:r|p)?$", re.IGNORECASE)
@@ -46,7 +50,34 @@ def contexts(paths: Sequence[Path]) -> list[Context]:
             groups.setdefault((str(path.parent), _NUMBER.sub("#", _stem(path))), []).append(at)
     for (_, name), members in groups.items():
         _guess(name, members, paths, found)
-    return _unique(found)
+    return _unique(_by_others(paths, _by_folders(paths, found)))
+
+
+def _by_folders(paths: Sequence[Path], found: list[Context]) -> list[Context]:
+    """Return files of local ranks that come again in another folder with it as their node."""
+    within = {
+        at: path.absolute().parts
+        for at, (path, one) in enumerate(zip(paths, found, strict=True))
+        if one.local_rank is not None and not one.node
+    }
+    alike = {(found[at].attempt, found[at].local_rank, parts[-1]) for at, parts in within.items()}
+    if len(alike) == len(within):
+        return found
+    levels = enumerate(zip(*within.values(), strict=False))
+    differ = next((level for level, names in levels if len(set(names)) > 1), None)
+    if differ is None or any(_RUN.search(parts[differ]) for parts in within.values()):
+        return found
+    return [one._replace(node=within[at][differ]) if at in within else one for at, one in enumerate(found)]
+
+
+def _by_others(paths: Sequence[Path], found: list[Context]) -> list[Context]:
+    """Return the files whose name has the node of another one in it with this node."""
+    nodes = {one.node for one in found if one.node}
+    words = [[word for word in re.split(r"[_.]|-(?!\d)", _stem(path)) if word in nodes] for path in paths]
+    return [
+        one if one.node or len(named) != 1 else one._replace(node=named[0])
+        for one, named in zip(found, words, strict=True)
+    ]
 
 
 def _alone(path: Path, number: int) -> Context:
@@ -54,7 +85,7 @@ def _alone(path: Path, number: int) -> Context:
     text = "/".join(path.parts[-3:])
     rank = next((match for part in reversed(path.parts[-3:]) if (match := _RANK.search(part))), None)
     elastic, local, task = _ELASTIC.search(text), _LOCAL.search(text), _OF_TASK.search(_stem(path))
-    node = _NODE.search(text)
+    node = _POD.search(text) or _NODE.search(text)
     try:
         written = path.stat().st_mtime
     except OSError:

@@ -113,16 +113,25 @@ def _with(line: LogLine, facts: LogLine) -> LogLine:
 
 
 def _flat(given: object, depth: int) -> Iterator[tuple[str, object]]:
-    """Yield names (in small letters, without marks between words) and values of an object, those of its own first."""
+    """Yield names (in small letters, without marks between words) and values of an object, those of its own first.
+
+    What is called `name` alone is called by what it is the name of, too.
+    """
     if not isinstance(given, dict) or not depth:
         return
     for name, value in given.items():
         if isinstance(value, list):
-            yield re.sub(r"[^a-z0-9]", "", str(name).lower()), _letters(value)
+            yield _word(name), _letters(value)
         elif not isinstance(value, dict):
-            yield re.sub(r"[^a-z0-9]", "", str(name).lower()), value
+            yield _word(name), value
+        elif "name" in value:
+            yield f"{_word(name)}name", value["name"]
     for value in given.values():
         yield from _flat(value, depth - 1)
+
+
+def _word(name: object) -> str:
+    return re.sub(r"[^a-z0-9]", "", str(name).lower())
 
 
 def _letters(value: list[object]) -> str:

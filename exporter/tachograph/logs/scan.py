@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -32,9 +32,9 @@ _PARTIAL = ("stdout p ", "stderr p ")
 """A container's line that goes on in the next one."""
 _RESTART = ("restart_count", "attempts left")
 _ERRORS = ("error", "fatal", "critical", "exception")
-_SUMMARY = "(local_rank"
-"""torchrun's summary names a rank, and in the lines below it how its process ended."""
-_OF_SUMMARY = ("exitcode ", "traceback :")
+_SUMMARIES = ("(local_rank", " running at ")
+"""torchrun's summary names a rank, and in the lines below it how its process ended; so does MPICH's banner."""
+_OF_SUMMARY = ("exitcode ", "traceback :", "KILLED BY SIGNAL", "EXIT CODE:")
 _ERROR_SET = frozenset(_ERRORS)
 _NCCL_SET = frozenset(MARKS)
 _LOOKS_LIKE_ERROR = re.compile(
@@ -129,7 +129,7 @@ class Context(NamedTuple):
 def _marks() -> tuple[Prefilter, tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """Return the prefilter, its texts, and which rows each leads to."""
     rows = table().by_text
-    texts = tuple(dict.fromkeys((*rows, _TRACEBACK, _SUMMARY, *_PARTIAL, *_RESTART, *_ERRORS, *MARKS)))
+    texts = tuple(dict.fromkeys((*rows, _TRACEBACK, *_SUMMARIES, *_PARTIAL, *_RESTART, *_ERRORS, *MARKS)))
     return Prefilter([text.encode() for text in texts]), texts, tuple(rows.get(text, ()) for text in texts)
 
 
@@ -184,7 +184,7 @@ class LogScan:
         self._block = self._low = b""
         self._stepped = 0
         self._timed: tuple[int, float | None] = (0, None)
-        self._summary: int | None = None
+        self._summary: tuple[int | None, str] = None, ""
 
     def feed(self, block: bytes) -> None:
         """Read the next block, which ends with the end of a line unless the stream does."""
@@ -218,9 +218,11 @@ class LogScan:
         )  # fmt: skip
 
     def _learn(self, block: bytes) -> None:
-        """Learn from the first lines what each begins with, which ranks there are, and when the first one came."""
-        lines = [line[:400].decode("utf-8", errors="replace") for line in block[:_SAMPLE].splitlines()[: shape.SAMPLE]]
-        self._shape = shape.learn(lines, self._context.written)
+        """Learn from some lines what each begins with, which ranks there are, and when the first one came."""
+        first = block[:_SAMPLE].splitlines()
+        last = block[max(len(block) - _SAMPLE, _SAMPLE) :].splitlines() or first[shape.SAMPLE :]
+        lines, later = _decoded(first[: shape.SAMPLE]), _decoded(last[-shape.SAMPLE :])
+        self._shape = shape.learn(lines, self._context.written, later)
         self._steps = labels(lines) if self._follows else frozenset()
         self._first = self._time_of(block[:_BEFORE])
         for line in filter(_MAY_BE_RANK.search, lines[:_PREFIXES]):
@@ -331,10 +333,10 @@ class LogScan:
     ) -> Key | None:  # fmt: skip
         """Read one message; return what it was counted as. `inside`: what it is to the open tracebacks, if known."""
         line = self._placed(line)
-        if _SUMMARY in texts:
-            self._summary = line.rank
-        elif line.rank is None and line.text.lstrip().startswith(_OF_SUMMARY):
-            line = line._replace(rank=self._summary)
+        if not texts.isdisjoint(_SUMMARIES):
+            self._summary = line.rank, line.node
+        elif line.rank is None and line.text.lstrip(" =").startswith(_OF_SUMMARY):
+            line = line._replace(rank=self._summary[0], node=line.node or self._summary[1])
         raised: TracebackEnd | None = None
         if inside is None and (self._tracebacks or _TRACEBACK in texts):
             inside = self._tracebacks.add(raw)
@@ -342,7 +344,7 @@ class LogScan:
             return None
         if isinstance(inside, TracebackEnd):
             raised = inside
-            line = with_facts(line._replace(text=raised.text), raised.prefix, self._context.written)
+            line = with_facts(line._replace(text=raised.text), raised.prefix, self._context.written, self._shape)
         if texts & _NCCL_SET:
             self._nccl.read(line)
         self._note(line)
@@ -455,6 +457,10 @@ class LogScan:
 
     def _placed(self, line: LogLine) -> LogLine:
         return line if line.node or not self._context.node else line._replace(node=self._context.node)
+
+
+def _decoded(lines: Sequence[bytes]) -> list[str]:
+    return [line[:400].decode("utf-8", errors="replace") for line in lines]
 
 
 def signature(row: int) -> LogSignature | None:

@@ -31,7 +31,7 @@ _INNER = tuple(
     )
 )
 _FEW = 60
-_NAME = r"([A-Za-z](?:[\w.-]*[\w-])?)"
+_NAME = r"([A-Za-z](?:[\w.-]*[\w-])?|\d{1,3}(?:\.\d{1,3}){3})"
 _RANK = re.compile(r"(?<![a-z])(?:global[ _-]?)?rank[ _:=#-]{0,2}\d{1,6}\b", re.IGNORECASE)
 _CLOSING = re.compile(r"[\])>}|:, -]*")
 _SEPARATORS = (r" *\| ?", r":(?: |$)", r"> ?", r"\s+")
@@ -39,12 +39,14 @@ _NO_NAME = re.compile(
     r"(?:rank|step|iter\w*|epoch|batch|trace|debug|info|notice|warn\w*|error|critical|fatal)[\d_-]*$|[IWEF]\d{3,4}$|\w*(?:Error|Exception)\d*$",
     re.IGNORECASE,
 )
+_MAY_BE_RANK = re.compile(r"\[|\(|.{0,40}rank", re.IGNORECASE)
+_NO_LABEL = LineShape(numbers=None)
 _MOST = 0.6
 """The share of lines that must begin alike; others are those of launchers, and progress bars."""
 
 
-def learn(lines: Sequence[str], until: float = 0.0) -> LineShape:
-    """Return the shape of a file whose first lines these are; `until` as for `parse`."""
+def learn(lines: Sequence[str], until: float = 0.0, later: Sequence[str] = ()) -> LineShape:
+    """Return the shape of a file whose first lines, and some `later` ones, these are; `until` as for `parse`."""
     sample = [line for line in map(plain, lines[:SAMPLE]) if line.strip()]
     names = next((form for separator in _SEPARATORS if (form := _names(sample, separator))), None)
     shape = LineShape(names, None if names else PLAIN.numbers)
@@ -55,7 +57,22 @@ def learn(lines: Sequence[str], until: float = 0.0) -> LineShape:
             counted = rising == len(found) - 1 and (len(found) > 2 or numbers is _NUMBERS[1])
             shape = LineShape(names, numbers, numbered=counted)
             break
+    if shape.numbers is not None and not shape.numbered:
+        shape = shape._replace(tasks=_of_several([*sample, *map(plain, later)], shape.numbers, until))
     return shape._replace(prefix=_prefix(sample, shape, until))
+
+
+def _of_several(lines: Sequence[str], numbers: re.Pattern[str], until: float) -> bool:
+    """Return whether a number stands before lines of several ranks, as that of a launcher on each node does."""
+    inner: dict[str, set[tuple[int | None, int | None]]] = {}
+    for line in lines:
+        if (label := numbers.match(line)) and _MAY_BE_RANK.match(line, label.end()):
+            found = parse(line[label.end() :], until, _NO_LABEL)
+            if found.rank is not None or found.local_rank is not None:
+                inner.setdefault(label[1], set()).add(
+                    (found.rank, None if found.rank is not None else found.local_rank)
+                )
+    return any(len(ranks) > 1 for ranks in inner.values())
 
 
 def _prefix(sample: Sequence[str], shape: LineShape, until: float) -> re.Pattern[str] | None:

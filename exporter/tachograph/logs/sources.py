@@ -11,10 +11,11 @@ import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
+from tachograph.logs.document import as_lines, is_document
 from tachograph.logs.names import contexts
 from tachograph.logs.scan import Context
 
@@ -26,6 +27,11 @@ UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeError)
 """Exceptions of reading a file, packed or not."""
 
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_OPENED: dict[str, Callable[[io.BufferedReader], ReadsPieces]] = {
+    "gzip": lambda file: gzip.GzipFile(fileobj=file),
+    "bzip2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+}
 _REFUSED = {
     b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first",
     b"PK\x03\x04": "a zip archive; unpack it first",
@@ -124,7 +130,7 @@ def parts(path: Path, context: Context, problems: list[Unread], *, named: bool) 
     if why := refused(start):
         problems.append(Unread(str(path), why))
         return []
-    if packing(start) or wide(start):
+    if packing(start) or wide(start) or is_document(start, status.st_size):
         return [FilePart(path, context)]
     note = not_utf8(start)
     if note:
@@ -226,19 +232,15 @@ def whole_lines(file: ReadsPieces) -> Iterator[bytes]:
 def _unpacked(file: io.BufferedReader) -> ReadsPieces:
     if not file.seekable():
         return file
-    start = file.read(8)
+    start = file.read(8192)
+    size = file.seek(0, os.SEEK_END)
     file.seek(0)
+    if is_document(start, size):
+        return as_lines(file.read())
     if encoding := wide(start):
         return _Recoded(file, encoding)
-    match packing(start):
-        case "gzip":
-            return gzip.GzipFile(fileobj=file)
-        case "bzip2":
-            return bz2.BZ2File(file)
-        case "xz":
-            return lzma.LZMAFile(file)
-        case _:
-            return file
+    opened = _OPENED.get(packing(start))
+    return opened(file) if opened else file
 
 
 class _Recoded:

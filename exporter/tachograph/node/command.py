@@ -13,7 +13,7 @@ from tachograph.node.config_file import ConfigError
 def main(arguments: Sequence[str]) -> int:
     """Run the exporter until SIGTERM or SIGINT; return its exit status.
 
-    It is 0, 1 if an address or a socket is taken, which may pass, or 2 if the configuration is faulty.
+    It is 0, 1 if an address or a socket is in use, which may be temporary, or 2 if the configuration is faulty.
     """
     try:
         config = read_config(arguments)

@@ -193,12 +193,12 @@ SETTINGS = (
     ),
     Setting(
         "web.socket", _path_or_none, "a path, or nothing", "",
-        "Unix socket on which to serve the same pages: each user of the node sees all of their own runs there, root "
-        "and --web.readers all of every run. Empty: none. Default: the socket's path with the suffix .web.sock.",
+        "Unix socket on which to serve the same pages: each user of the node sees everything in their own runs there, "
+        "root and --web.readers in every run. Empty: none. Default: the socket's path with the suffix .web.sock.",
     ),
     Setting(
         "web.readers", read_site_readers, "names or uids of users and, after a %, of groups: alice,1005,%oncall", "",
-        "Users and groups who may read everything of every run through web.socket: logs, environments, failures.",
+        "Users and groups who may read everything in every run through web.socket: logs, environments, failures.",
         live=True,
     ),
     Setting(
@@ -208,7 +208,7 @@ SETTINGS = (
     ),
     Setting(
         "socket-mode", _mode, "an octal mode such as 0666 (in YAML in quotes)", "0666",
-        "Permissions of the socket: ranks usually run as other users than the exporter.",
+        "Permissions of the socket: ranks usually run as other users than the exporter does.",
     ),
     Setting("gpu.enabled", _truth, "true or false", "true", "Read GPUs through NVML."),
     Setting(
@@ -239,12 +239,12 @@ SETTINGS = (
     Setting("rank.detail", _truth, "true or false", "false", "Deprecated: use --rank.series=all.", live=True),
     Setting(
         "run.owner", _one_of(POLICIES), "one of " + ", ".join(POLICIES), "auto",
-        "Whether a run's name is shown with its owner, as in alice/llama-7b. auto: not of root, of this user, or of "
+        "Whether a run's name is shown with its owner, as in alice/llama-7b. auto: not for root, for this user, or for "
         "a Slurm job that is named by its id.",
     ),
     Setting(
         "state-file", _path_or_none, "a path, or nothing", "",
-        "File that keeps the sums over a run across restarts of the exporter. Empty: keep none. "
+        "File that keeps sums over a run across restarts of the exporter. Empty: do not keep them. "
         "Default: the socket's path with the suffix .state.",
     ),
     Setting(
@@ -264,7 +264,7 @@ SETTINGS = (
     ),
     Setting(
         "limits.series", _whole(500, 100000), "a whole number from 500 to 100000", str(_limits.series),
-        "Maximum number of series of ranks on the page; sample_limit in prometheus.yml must be larger.",
+        "Maximum number of rank series on the page; sample_limit in prometheus.yml must be larger.",
     ),
     Setting(
         "limits.series-per-rank", _whole(32, 4096), "a whole number from 32 to 4096", str(_limits.series_per_rank),
@@ -272,7 +272,7 @@ SETTINGS = (
     ),
     Setting(
         "limits.label-values", _whole(1, 1024), "a whole number from 1 to 1024", str(_limits.label_values),
-        "Maximum number of values of one label of one metric of one rank.",
+        "Maximum number of values that a label may have in a rank's metric.",
     ),
     *(
         Setting(
@@ -310,8 +310,8 @@ def _parser() -> CommandParser:
         allow_abbrev=False,
         statuses={
             0: "ended by a signal",
-            1: "an address or a socket is taken, which may pass",
-            2: "it cannot start: each fault of the configuration is named",
+            1: "an address or a socket is in use, which may be temporary",
+            2: "it cannot start: each fault in the configuration is named",
         },
     )
     parser.add_argument("--config", nargs="?", const=_MISSING, metavar="FILE", help="YAML file of settings.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tachograph.humanize import duration, gibibytes
+from tachograph.humanize import gibibytes, span
 from tachograph.preflight import limited
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, Measurement, PreflightFinding
 from tachograph.preflight.model_memory import checkpoint_bytes
@@ -25,6 +25,10 @@ WORDS = {
 TOLERANCE = 0.5
 """Storage is shared, so that only half of the others' speed says something."""
 FEW_INODES = 1000
+LONGEST_SAVE = 600.0
+"""Seconds that ranks wait for one that saves, before NCCL's watchdog ends them."""
+SLOWEST = 10e6
+"""Bytes a second that any disk writes."""
 
 
 def _missing(options: PreflightOptions) -> str:
@@ -50,7 +54,7 @@ def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     size = site.options.checkpoint_size or checkpoint_bytes(site.options)
     if good:
         findings += _room(good, site, size)
-    findings += _slow(good, site)
+    findings += [*_slow(good, site), *_too_slow(good, site, size)]
     measured = [
         Measurement(f"checkpoint_{way}_bytes_per_second", one[way], rank)
         for rank, one in good.items()
@@ -117,6 +121,24 @@ def _slow(good: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightF
             yield PreflightFinding(WARN, what, "look at its network, and at who else uses it now", (rank,))
 
 
+def _too_slow(good: Mapping[int, Facts], site: PreflightSite, size: float | None) -> Iterator[PreflightFinding]:
+    """Name the nodes whose save takes longer than the others wait; of an unknown size, those slower than a disk."""
+    share = size / len(good) if size else SLOWEST * LONGEST_SAVE
+    ranks = [rank for rank, one in good.items() if one["write"] and share / one["write"] > LONGEST_SAVE]
+    if not ranks:
+        return
+    speed = min(good[rank]["write"] for rank in ranks)
+    what = f"{_nodes(ranks, site)} writes to {site.options.checkpoint_dir} at {speed / 1e6:,.0f} MB/s"
+    then = "give --checkpoint-size to see how long a save takes; look at the folder's server"
+    if size:
+        what = (
+            f"{_nodes(ranks, site)} takes {span(share / speed)} for its share of a checkpoint of "
+            f"{gibibytes(size)} GiB, at {speed / 1e6:,.0f} MB/s to {site.options.checkpoint_dir}"
+        )
+        then = "take a faster folder, save asynchronously, or give the collectives a longer timeout"
+    yield PreflightFinding(WARN, what, then, tuple(ranks))
+
+
 def _summary(good: Mapping[int, Facts], site: PreflightSite, size: float | None) -> str:
     if not good:
         return f"{site.options.checkpoint_dir}"
@@ -126,7 +148,7 @@ def _summary(good: Mapping[int, Facts], site: PreflightSite, size: float | None)
     if speeds:
         text += f", written at {min(speeds) / 1e6:,.0f} MB/s by a node"
         if size:
-            text += f": {duration(size / len(good) / min(speeds))} for a checkpoint of {gibibytes(size)} GiB"
+            text += f": {span(size / len(good) / min(speeds))} for a checkpoint of {gibibytes(size)} GiB"
     return text
 
 

@@ -37,7 +37,8 @@ def probe(folder: str, size: int) -> dict[str, Any]:
         room = os.statvfs(folder)
         found["free"] = room.f_bavail * room.f_frsize
         found["inodes"] = room.f_favail if room.f_files else None
-        speeds = _written(folder, min(size, found["free"]) if found["free"] >= BLOCK else 1)
+        nameless = not found["kind"].startswith("fuse")
+        speeds = _written(folder, min(size, found["free"]) if found["free"] >= BLOCK else 1, nameless=nameless)
     except OSError as error:
         return found | {"problem": _problem(error), "detail": os.strerror(error.errno or 0)}
     return found | (speeds if found["free"] >= size else {})
@@ -51,10 +52,13 @@ def _problem(error: OSError) -> str:
     return words.get(error.errno or 0, "error")
 
 
-def _written(folder: str, size: int) -> dict[str, float]:
+def _written(folder: str, size: int, *, nameless: bool) -> dict[str, float]:
+    """Return the speeds; a file without a name is gone with whoever writes it, but object stores know none."""
     block = os.urandom(min(BLOCK, size))  # some filesystems compress, or store zeros for nothing
     descriptor, path = tempfile.mkstemp(prefix=".tachograph-preflight-", dir=folder)
     try:
+        if nameless:
+            os.unlink(path)  # noqa: PTH108
         with contextlib.closing(os.fdopen(descriptor, "r+b", buffering=0)) as file:
             began = time.perf_counter()
             for _ in range(max(size // len(block), 1)):

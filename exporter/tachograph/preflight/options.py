@@ -20,8 +20,8 @@ OPTIMIZERS = ("adamw", "adamw-8bit", "sgd-momentum", "sgd", "adafactor")
 RECOMPUTE = ("none", "selective", "full")
 
 DESCRIPTION = (
-    "Check nodes before a training run: by hand or in a prolog on each node, or under torchrun, where ranks are "
-    "compared and what needs ranks is measured. Whatever needs an option that is not given is skipped, and named."
+    "Check nodes before a training run: by hand or in a prolog on each node, or under torchrun, which also compares "
+    "ranks and measures between them. Checks that need an option that is not given are skipped, and named."
 )
 EPILOG = r"""examples:
   tachograph preflight
@@ -169,14 +169,14 @@ def _parser(names: Sequence[str], quiet: bool) -> _Parser:
     parser.quiet = quiet
     add = parser.add_argument
     add("--json", action="store_true", help="print one object, with the keys state, checks and findings")
-    add("--only", metavar="CHECK,…", default="", help="run these checks alone")
+    add("--only", metavar="CHECK,…", default="", help="run only these checks")
     add("--skip", metavar="CHECK,…", default="", help="leave these checks out")
     add("--checklist", choices=CHECKLISTS, help="also list what to look at, checked or by hand")
     add("--limit", type=seconds, default=60.0, metavar="TIME", help="time for each check (default: 60s)")
-    add("--join-limit", type=seconds, default=300.0, metavar="TIME", help="time for all ranks to come (default: 5m)")
-    add("--alone", action="store_true", help="check this node alone, although a launcher's variables are set")
-    add("--no-torch", dest="torch", action="store_false", help="do without what needs PyTorch")
-    add("--device", choices=("cpu", "cuda"), help="where to compute (default: on GPUs where PyTorch sees them)")
+    add("--join-limit", type=seconds, default=300.0, metavar="TIME", help="time for all ranks to join (default: 5m)")
+    add("--alone", action="store_true", help="check only this node, although a launcher's variables are set")
+    add("--no-torch", dest="torch", action="store_false", help="skip what needs PyTorch")
+    add("--device", choices=("cpu", "cuda"), help="where to compute (default: on GPUs if PyTorch sees any)")
     add("--gpus", type=natural, metavar="N", help="how many GPUs each node must have")
     add("--textfile", metavar="FILE", help="write the measured figures for node_exporter's textfile collector (*.prom)")
     group = parser.add_argument_group("checkpoints").add_argument
@@ -187,24 +187,35 @@ def _parser(names: Sequence[str], quiet: bool) -> _Parser:
         metavar="SIZE",
         help="size of one checkpoint over all ranks (default: the model's)",
     )
-    group("--keep", type=natural, default=2, metavar="N", help="how many must fit at the same time (default: 2)")
-    group("--probe-size", type=size, default=256 * 2**20, metavar="SIZE", help="what is written (default: 256M)")
+    group("--keep", type=natural, default=2, metavar="N", help="how many checkpoints must fit at once (default: 2)")
+    group(
+        "--probe-size",
+        type=size,
+        default=256 * 2**20,
+        metavar="SIZE",
+        help="how much to write as a test (default: 256M)",
+    )
     _memory(parser)
     group = parser.add_argument_group("your code, from this folder").add_argument
     group("--loader", type=importable, metavar="MODULE:FUNCTION", help="returns the data loader")
     group("--model", type=importable, metavar="MODULE:FUNCTION", help="returns the model")
     group("--step", type=seconds, metavar="TIME", help="how long a training step takes, to compare the loader with")
     group = parser.add_argument_group("thresholds").add_argument
-    group("--slower", type=share, metavar="SHARE", help="tolerated below the peers (default: 10%%, on CPUs 50%%)")
-    group("--clock", type=seconds, default=1.0, metavar="TIME", help="tolerated between clocks (default: 1s)")
-    group("--min-bus-bandwidth", type=positive, metavar="GB/S", help="that the largest all_reduce must reach")
+    group("--slower", type=share, metavar="SHARE", help="how much slower than its peers (default: 10%%, on CPUs 50%%)")
+    group("--clock", type=seconds, default=1.0, metavar="TIME", help="difference between clocks (default: 1s)")
+    group("--min-bus-bandwidth", type=positive, metavar="GB/S", help="what the largest all_reduce must reach")
     return parser
 
 
 def _memory(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("memory: the model's shape, how it is spread, and how it is trained").add_argument
     group("--model-config", metavar="FILE", help="a config.json as Hugging Face writes it; options below override it")
-    group("--parameters", type=parameters, metavar="N", help="as 7B, where the shape is not known: no activations")
+    group(
+        "--parameters",
+        type=parameters,
+        metavar="N",
+        help="such as 7B, if the shape is not known; leaves out activations",
+    )
     for name, what in (
         ("layers", "transformer layers"), ("hidden", "hidden size"), ("heads", "attention heads"),
         ("kv-heads", "key and value heads"), ("ffn", "width of the feed-forward part"),
@@ -215,7 +226,7 @@ def _memory(parser: argparse.ArgumentParser) -> None:
     group("--micro-batch", type=natural, default=1, metavar="N", help="sequences in one forward pass (default: 1)")
     for name in ("tensor", "pipeline", "context", "expert"):
         group(f"--{name}", type=natural, default=1, metavar="N", help=f"{name} parallelism (default: 1)")
-    group("--data", type=natural, metavar="N", help="data parallelism (default: what is left of the world)")
+    group("--data", type=natural, metavar="N", help="data parallelism (default: what the others leave)")
     group("--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; FSDP is 3 (default: 0, as DDP)")
     group("--precision", choices=PRECISIONS, default="bf16-mixed", help="default: bf16-mixed")
     group(
@@ -224,10 +235,10 @@ def _memory(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group(
         "--recompute", choices=RECOMPUTE, default="selective",
-        help="of activations; selective: attention alone, as FlashAttention does (default)",
+        help="which activations; selective: only attention, as FlashAttention does (default)",
     )  # fmt: skip
-    group("--device-memory", type=size, metavar="SIZE", help="of a GPU (default: this one's)")
-    group("--reserve", type=size, metavar="SIZE", help="for CUDA and NCCL (default: 2G on a GPU)")
+    group("--device-memory", type=size, metavar="SIZE", help="memory of a GPU (default: this one's)")
+    group("--reserve", type=size, metavar="SIZE", help="memory for CUDA and NCCL (default: 2G on a GPU)")
 
 
 def parse(arguments: Sequence[str], names: Sequence[str], *, quiet: bool) -> PreflightOptions:

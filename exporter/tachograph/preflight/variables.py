@@ -23,6 +23,9 @@ PER_RANK = re.compile(
 )
 """Variables that may differ between nodes or ranks for good reason."""
 
+_PRINTED = re.compile(r"NCCL_DEBUG(_\w+)?")
+"""Variables that change what is printed alone."""
+
 LIKENESS = 0.86
 """How alike two names must be for one to be a slip of the other (difflib); one letter of ten is 0.9 and more."""
 
@@ -105,7 +108,7 @@ def _unlike(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[Preflig
             others = f"; the others have {usual[0] or 'none'}" if usual else ""
             what = f"{site.who_does(ranks, 'has', 'have')} {shown}{others}"
             yield PreflightFinding(
-                FAIL if name.startswith(("NCCL_", "TORCH_NCCL_")) else WARN,
+                FAIL if name.startswith(("NCCL_", "TORCH_NCCL_")) and not _PRINTED.fullmatch(name) else WARN,
                 what,
                 "set it alike on all ranks",
                 tuple(ranks),

@@ -40,7 +40,7 @@ def _parser() -> CommandParser:
         help=f"HOST, HOST:PORT or a URL (default: ${ENVIRONMENT}, or {DEFAULT_URL})",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print an object on the report, with the key alerts, in place of the line"
+        "--json", action="store_true", help="print an object about the report, with the key alerts, instead of the line"
     )
     return parser
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tachograph import humanize
-from tachograph.top.overview import FiringAlert, Overview, RunSummary, Trouble
+from tachograph.top.overview import FiringAlert, LayerRow, Overview, RunSummary, Trouble
 from tachograph.top.sparkline import sparkline
 
 BADGES = {
@@ -22,6 +22,9 @@ BADGES = {
 SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 RUNS_IN_FULL = 1
 PROBLEMS_SHOWN = 4
+LAYERS_SHOWN = 8
+LAYER_STANDS_OUT = 3.0
+"""Times its usual gradient norm."""
 LATE_STEPS, LATE_SECONDS = 3, 3.0
 """The last step is worth a word once it is older than so many steps and seconds: a node is read once a second."""
 ROOM_FOR_SOURCE = 60
@@ -35,7 +38,8 @@ def header(overview: Overview, width: int, alert_lines: int) -> Group:
     lines: list[RenderableType] = list(_problems(overview.problems, width))
     for place, run in enumerate(overview.runs):
         lines += [_line(_title(run), Text(source if place == 0 else "", "dim")), figures_of(run, width)]
-        lines += [_sparklines(run, width)] if place < RUNS_IN_FULL else []
+        if place < RUNS_IN_FULL:
+            lines += [_sparklines(run, width), *([_layers(run.layers)] if run.layers else [])]
     if not overview.runs:
         lines.append(_line(Text("No rank has connected on this node."), Text(source)))
     if overview.alerts is not None:
@@ -145,6 +149,29 @@ def _sparklines(run: RunSummary, width: int) -> Text:
         text.append(" " * max(0, ends - text.cell_len))
     text.truncate(width)
     return text
+
+
+def _layers(layers: Sequence[LayerRow]) -> Text:
+    """Return the layers in one line, as far as it goes."""
+    text = Text(" layers", "dim")
+    for layer in layers[:LAYERS_SHOWN]:
+        stands_out = layer.grad_ratio is not None and layer.grad_ratio > LAYER_STANDS_OUT
+        text.append(" " if len(text) == len(" layers") else " · ", "dim")
+        text.append(f"{layer.layer} ", "bold yellow" if stands_out else "bold").append(", ".join(_of_layer(layer)))
+    return _cut(text)
+
+
+def _of_layer(layer: LayerRow) -> Iterator[str]:
+    """Yield what is known of a layer."""
+    if layer.grad_norm is not None:
+        usual = "" if layer.grad_ratio is None else f" ({humanize.significant(layer.grad_ratio, 2)} ×)"
+        yield f"norm {humanize.significant(layer.grad_norm, 3)}{usual}"
+    if layer.activation_rms is not None:
+        yield f"output {humanize.significant(layer.activation_rms, 3)}"
+    if layer.zero_ratio is not None:
+        yield f"zeros {humanize.percent(layer.zero_ratio)}"
+    if layer.memory_peak_bytes is not None:
+        yield f"{humanize.short(layer.memory_peak_bytes)}B"
 
 
 def known(history: Sequence[float]) -> Sequence[float]:

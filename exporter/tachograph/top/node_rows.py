@@ -11,7 +11,7 @@ from typing import Any
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.diagnosis import slowdown_cause
-from tachograph.top.overview import DATA_LIMIT, GpuRow, RankRow, RunSummary, Trouble, in_order
+from tachograph.top.overview import DATA_LIMIT, GpuRow, LayerRow, RankRow, RunSummary, Trouble, in_order
 from tachograph.wire import decode_number
 
 Said = Mapping[str, Any]
@@ -59,7 +59,7 @@ def gpu(said: Said, ranks: Iterable[RankRow], before: Said, seconds: float) -> G
     )
 
 
-def _plain(kind: type[RankRow | GpuRow], said: Said) -> dict[str, Any]:
+def _plain(kind: type[RankRow | GpuRow | LayerRow], said: Said) -> dict[str, Any]:
     """Return the texts and numbers of a row, which have the same names in `/api/node`."""
     named = ((each.name, str(each.type)) for each in fields(kind) if each.name in said)
     return {name: READ[of](said[name]) for name, of in named if of in READ}
@@ -104,6 +104,7 @@ def run(said: Said, before: Said) -> RunSummary:
         nonfinite_ranks=len(losses) - len(finite),
         progress_seconds=min(_numbers(ranks, "progress_seconds"), default=None),
         checkpoint_seconds=number(said["checkpoint_seconds"]),
+        layers=tuple(LayerRow(**_plain(LayerRow, each)) for each in said.get("layers", ())),
     )
 
 

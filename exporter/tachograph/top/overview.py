@@ -188,6 +188,18 @@ class GpuRow:
 
 
 @dataclass(frozen=True)
+class LayerRow:
+    """A layer of the model: its gradient norm, that over its usual one, and what its output and its memory are like."""
+
+    layer: str
+    grad_norm: float | None = None
+    grad_ratio: float | None = None
+    activation_rms: float | None = None
+    zero_ratio: float | None = None
+    memory_peak_bytes: float | None = None
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """One run as a whole, or the part of it that a node sees; `why` is what a node says of one without a step.
 
@@ -218,6 +230,7 @@ class RunSummary:
     loss_history: tuple[float, ...] = ()
     mfu_history: tuple[float, ...] = ()
     why: str = ""
+    layers: tuple[LayerRow, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ QUERY_SECONDS = 30.0
 RUNS_NAMED = 20
 EPILOG = """\
 TIME is 2h or 1h30m (that long ago), now, or ISO: 2026-01-31T02:00:00Z. Without
-a zone it is UTC. Without Prometheus the exporters that are named, or the one of
-this node, and the logs are asked.
+a zone it is UTC. Without Prometheus, it asks the exporters that are named, or
+this node's, and the logs.
 
 examples:
   tachograph triage llama-70b
@@ -39,8 +39,8 @@ examples:
 
 exit status:
   0  nothing is wrong
-  1  no answer: no such run, nothing could be asked, or nothing is known of it
-     then; or the record cannot be written
+  1  no answer: no such run, nothing could be asked, or nothing is known about
+     it at that time; or the record cannot be written
   2  wrong arguments
   3  something is wrong
 """
@@ -70,7 +70,7 @@ def _parser() -> CommandParser:
         "--logs", action="append", default=[], metavar="PATH", help="logs of the run, a file or a folder (repeatable)"
     )
     parser.add_argument(
-        "--incident", type=Path, metavar="FILE.md", help="write a record of the incident, filled as far as it goes"
+        "--incident", type=Path, metavar="FILE.md", help="write a record of the incident, filled in as far as possible"
     )
     parser.add_argument("--json", action="store_true", help="print an object, with the key finding")
     return parser

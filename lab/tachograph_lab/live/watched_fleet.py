@@ -18,7 +18,7 @@ from tachograph_lab.processes import Child, Children, ProcessError
 from tachograph_lab.replay.verdict import ReceivedAlert, ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
-from tachograph_lab.scenario.faults import Fault, PrometheusRestart, Vanish
+from tachograph_lab.scenario.faults import Fault, PrometheusAway, PrometheusRestart, Vanish
 
 OPENING_SECONDS = 60.0
 POLL_SECONDS = 0.25
@@ -71,7 +71,7 @@ class WatchedFleet(Monitoring):
         return sorted(second for second in seconds if second < self._scenario.lasts)
 
     def meet(self, second: float) -> None:
-        """Make happen what a moment brings: a target that vanishes or is back, a Prometheus that starts anew."""
+        """Make happen what a moment brings: a target that vanishes or is back, a Prometheus that goes, or returns."""
         gone = {
             run.fleet.node_name(node)
             for run in self._scenario.every_run
@@ -81,11 +81,20 @@ class WatchedFleet(Monitoring):
         }
         exporters = {name: node.exporter for name, node in self.announcement.nodes.items() if name not in gone}
         self.aim("tachograph", exporters)
-        if any(isinstance(fault, PrometheusRestart) and fault.at == second for fault in self._of_prometheus()):
-            self.start_anew("prometheus")
+        for fault in self._of_prometheus():
+            if isinstance(fault, PrometheusRestart) and fault.at == second:
+                self.start_anew("prometheus")
+            elif isinstance(fault, PrometheusAway) and fault.at == second:
+                self.children.end("prometheus")
+            elif isinstance(fault, PrometheusAway) and fault.until == second:
+                self.start_again()
 
     def _of_prometheus(self) -> list[Fault]:
-        return [fault for fault in self._scenario.every_fault if isinstance(fault, (PrometheusRestart, Vanish))]
+        return [
+            fault
+            for fault in self._scenario.every_fault
+            if isinstance(fault, (PrometheusAway, PrometheusRestart, Vanish))
+        ]
 
 
 def start_fleet(children: Children, folder: Path, scenario: Scenario) -> Announcement:

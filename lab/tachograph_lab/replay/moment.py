@@ -17,7 +17,7 @@ from tachograph_lab.replay.evaluation import EvaluationError, PromtoolTest, mill
 from tachograph_lab.replay.promtool_output import label_set, unquoted
 from tachograph_lab.replay.recording import record
 from tachograph_lab.replay.shipped_rules import shipped
-from tachograph_lab.replay.virtual import KnownSince, interval, restarts
+from tachograph_lab.replay.virtual import KnownSince, interval, outages
 from tachograph_lab.scenario import Scenario
 
 _WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -43,7 +43,7 @@ def answers_at(
     kept = rules.words | {word for each in asked for word in _WORD.findall(each)}
     last = max(moments)
     recording = record(replace(scenario, lasts=last), kept)
-    if known := [start for start in restarts(scenario) if start < last]:
+    if known := [start for _, start in outages(scenario) if start < last]:
         recording = KnownSince(recording, known[-1], last)
     with tempfile.TemporaryDirectory(prefix="tachograph-moment-") as folder:
         path = Path(folder) / "test.yml"

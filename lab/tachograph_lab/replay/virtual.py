@@ -22,7 +22,7 @@ from tachograph_lab.replay.shipped_rules import ShippedRules, shipped
 from tachograph_lab.replay.verdict import ReplayVerdict, judge
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
-from tachograph_lab.scenario.faults import NodeDown, PrometheusRestart, ScrapeBlocked, SlowLoader
+from tachograph_lab.scenario.faults import NodeDown, PrometheusAway, PrometheusRestart, ScrapeBlocked, SlowLoader
 
 EPOCH = 1_767_607_200.0
 """The time of second 0 for Alertmanager's time intervals: Monday 2026-01-05, 10:00 UTC, in working hours."""
@@ -85,9 +85,9 @@ def _starving(pack: Sequence[Scenario]) -> int:
     )
 
 
-def _kind(scenario: Scenario) -> tuple[tuple[float, float, bool, tuple[float, ...]], float]:
+def _kind(scenario: Scenario) -> tuple[tuple[float, float, bool, tuple[tuple[float, float], ...]], float]:
     """Return what the scenarios of a pack have in common, and the length of this one."""
-    return (interval(scenario), scenario.scrape, is_staggered(scenario), restarts(scenario)), scenario.lasts
+    return (interval(scenario), scenario.scrape, is_staggered(scenario), outages(scenario)), scenario.lasts
 
 
 def _size(pack: Sequence[Scenario]) -> float:
@@ -129,36 +129,39 @@ def replay(pack: Sequence[Scenario], suite: str) -> list[ReplayVerdict]:
 
 
 def _firings(cluster: _Cluster, rules: ShippedRules, scenario: Scenario, suite: str) -> list[Firing]:
-    """Return what fires, evaluated anew from each restart of Prometheus on."""
+    """Return what fires, evaluated anew from each return of Prometheus on."""
     found: list[Firing] = []
-    starts = [0.0, *restarts(scenario)]
-    for start, end in zip(starts, [*starts[1:], cluster.seconds], strict=True):
-        known = cluster if len(starts) == 1 else KnownSince(cluster, start, end)
-        found = after_restart(found, evaluate(known, rules, interval(scenario), suite), start)
+    lives = [(0.0, 0.0), *outages(scenario)]
+    ends = [*(gone for gone, _ in lives[1:]), cluster.seconds]
+    for (gone, start), end in zip(lives, ends, strict=True):
+        known = cluster if len(lives) == 1 else KnownSince(cluster, start, end)
+        found = after_restart(found, evaluate(known, rules, interval(scenario), suite), gone, start)
     return found
 
 
-def restarts(scenario: Scenario) -> tuple[float, ...]:
-    """Return the seconds at which Prometheus starts anew."""
-    return tuple(sorted(fault.at for fault in scenario.every_fault if isinstance(fault, PrometheusRestart)))
+def outages(scenario: Scenario) -> tuple[tuple[float, float], ...]:
+    """Return the seconds at which Prometheus is gone and at which it starts anew."""
+    kinds = (PrometheusRestart, PrometheusAway)
+    return tuple(sorted((fault.at, fault.until) for fault in scenario.every_fault if isinstance(fault, kinds)))
 
 
-def after_restart(before: Iterable[Firing], after: Iterable[Firing], start: float) -> list[Firing]:
-    """Return firings over a restart of Prometheus at second `start`.
+def after_restart(before: Iterable[Firing], after: Iterable[Firing], gone: float, start: float) -> list[Firing]:
+    """Return firings over an absence of Prometheus from second `gone` until `start`.
 
     An alert that fires again before Alertmanager gives it up has never ended; one that does not ends then.
     """
+    given_up = gone + GIVEN_UP_SECONDS
     new = [one._replace(start=max(start, one.start)) for one in after if one.end is None or one.end > start]
     found: list[Firing] = []
     for one in before:
         if one.end is not None:
             found.append(one)
             continue
-        same = (each for each in new if each.labels == one.labels and each.start <= start + GIVEN_UP_SECONDS)
+        same = (each for each in new if each.labels == one.labels and each.start <= given_up)
         again = next(same, None)
         if again is not None:
             new.remove(again)
-        found.append(one._replace(end=start + GIVEN_UP_SECONDS if again is None else again.end))
+        found.append(one._replace(end=given_up if again is None else again.end))
     return sorted([*found, *new], key=lambda one: one.start)
 
 

@@ -556,6 +556,15 @@ class PrometheusRestart(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrometheusAway(Fault):
+    """Prometheus is stopped, and returns after `for` with its data; in virtual time without."""
+
+    word = "prometheus_away"
+    sets = ("Prometheus",)
+    one_of = ("for",)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClockSkew(Fault):
     """The clocks of these nodes are ahead by `by` seconds, or behind."""
 

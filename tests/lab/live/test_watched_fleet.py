@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tachograph_lab.live.watched_fleet import WatchedFleet
 from tachograph_lab.scenario import Fleet, Scenario
-from tachograph_lab.scenario.faults import PrometheusRestart, Vanish
+from tachograph_lab.scenario.faults import PrometheusAway, PrometheusRestart, Vanish
 
 STORY = Scenario(
     title="t", story="s", lasts=60, scrape=1, evaluation=2, fleet=Fleet(run="live", nodes=2, gpus_per_node=1),
-    faults=(Vanish(at=10, lasts=20, nodes=(1,)), PrometheusRestart(at=40)),
+    faults=(Vanish(at=10, lasts=20, nodes=(1,)), PrometheusAway(at=35, lasts=2), PrometheusRestart(at=40)),
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def first_seen(watched: WatchedFleet, expression: str) -> float:
 def test_a_target_vanishes_and_prometheus_starts_anew(tmp_path: Path) -> None:
     """Service discovery drops the exporter for a while; then the server is another one and knows nothing of before."""
     with WatchedFleet(STORY, tmp_path, "http://127.0.0.1:9", suite="bookworm") as watched:
-        assert watched.moments() == [10, 30, 40]
+        assert watched.moments() == [10, 30, 35, 37, 40]
         watched.meet(10)
         assert targets(watched) == ["node-0"]
         watched.meet(30)
@@ -43,6 +43,11 @@ def test_a_target_vanishes_and_prometheus_starts_anew(tmp_path: Path) -> None:
         before = first_seen(watched, oldest)
         settings = (watched.folder / "prometheus/prometheus.yml").read_text(encoding="utf-8")
         assert "scrape_interval: 1000ms" in settings
+        old = [child.pid for child in watched.children.running if child.name == "prometheus"]
+        watched.meet(35)
+        assert [child.name for child in watched.children.running if child.name == "prometheus"] == []
+        watched.meet(37)
+        assert first_seen(watched, oldest) == before
         old = [child.pid for child in watched.children.running if child.name == "prometheus"]
         watched.meet(40)
         new = [child.pid for child in watched.children.running if child.name == "prometheus"]

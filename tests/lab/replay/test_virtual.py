@@ -226,8 +226,12 @@ def test_a_prometheus_that_is_new_has_a_past_of_its_own() -> None:
 
     before = [fires("Over", 10, 20), fires("Goes on", 30, None), fires("Healed", 40, None)]
     after = [fires("Blank", 0, 60), fires("Goes on", 90, 100), fires("New", 95, None)]
-    assert virtual.after_restart(before, after, 60) == [
+    assert virtual.after_restart(before, after, 60, 60) == [
         fires("Over", 10, 20), fires("Goes on", 30, 100), fires("Healed", 40, 300), fires("New", 95, None),
+    ]  # fmt: skip
+    assert virtual.after_restart(before, after, 20, 85)[1:3] == [fires("Goes on", 30, 100), fires("Healed", 40, 260)]
+    assert virtual.after_restart(before, [fires("Goes on", 290, None)], 20, 280)[1:3] == [
+        fires("Goes on", 30, 260), fires("Healed", 40, 260),
     ]  # fmt: skip
 
 

@@ -83,8 +83,8 @@ def test_most_faults_come_in_campaigns() -> None:
     used = {type(generate(number, 1).faults[0]).word for number in range(len(KINDS))}
     others = {
         "slow_checkpoint", "no_checkpoint", "batch_change", "finish", "pause", "exit", "sigterm", "leave_early", "gil",
-        "scrape_lost", "vanish", "rollout", "prometheus_restart", "clock_skew", "idle_port_down", "recovery_action",
-        "fail", "no_show", "turns", "slowing", "duplicate_target",
+        "scrape_lost", "vanish", "rollout", "prometheus_away", "prometheus_restart", "clock_skew", "idle_port_down",
+        "recovery_action", "fail", "no_show", "turns", "slowing", "duplicate_target",
     }  # fmt: skip
     assert used | others == set(FAULTS)
 

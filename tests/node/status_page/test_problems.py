@@ -252,6 +252,23 @@ def test_an_exit_code_is_a_reason(node: Node) -> None:
     assert node.problems()[0].startswith("Rank failed Ranks 0, 1 of run llama-7b failed, rank 0 first, 3.0 s ago")
 
 
+def test_ranks_that_were_asked_to_end_have_not_failed(node: Node) -> None:
+    """Who sent the signal is the question, not what their logs say; one that failed by itself is named alone."""
+    for rank in range(3):
+        node.hello(rank)
+    told = {"category": "terminated", "message": "signal 15 (SIGTERM)"}
+    node.table.bye(("llama-7b", 0), Bye(v=1, outcome="failed", **told))
+    node.hand.turn(3.0, node.table.tick)
+    assert node.problems() == [
+        "Ended Rank 0 of run llama-7b was asked to end 3.0 s ago: terminated: signal 15 (SIGTERM)"
+    ]
+    assert "who sent the signal" in node.page()
+    node.table.bye(("llama-7b", 1), Bye(v=1, outcome="failed", category="interrupted", message="signal 2 (SIGINT)"))
+    assert node.problems()[0].startswith("Ended Ranks 0, 1 of run llama-7b were asked to end, rank 0 first, 3.0 s ago")
+    node.table.bye(("llama-7b", 2), Bye(v=1, outcome="failed", category="oom", message="out of memory"))
+    assert node.problems()[0] == "Rank failed Rank 2 of run llama-7b failed 0.0 s ago: oom: out of memory"
+
+
 def states(node: Node) -> list[str]:
     """Return look and word of each rank's state."""
     return [" ".join(found) for found in re.findall(r'"State"><span class="state (\w+)">([^<]+)<', node.page())]

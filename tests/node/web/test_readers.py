@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  # every connection needs it, and another user may not read where Python is
 import grp
 import json
 import os

@@ -1,4 +1,4 @@
-"""Model floating-point operations per token, from a decoder's shape: what `Recorder(flops_per_token=…)` wants.
+"""Model floating-point operations per token, from a decoder's shape: what `Recorder(flops_per_token=…)` takes.
 
 Counted: matrix multiplications, at 2 operations (a multiplication and an addition) per weight and token. With `h`
 hidden size, `a` query heads of size `d`, `g` key and value heads, `f` the MLP's inner width, `V` the vocabulary, `K`

@@ -1,4 +1,4 @@
-"""Setting structured logging up for one process."""
+"""Sets up structured logging for one process."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(
         prog="tachograph capture",
         description="Record what this machine's NVML answers.",
-        statuses={0: "written", 1: "no driver, no GPU, or no file", 2: "wrong arguments"},
+        statuses={0: "written", 1: "no driver or GPU, or the file cannot be written", 2: "wrong arguments"},
     )
     parser.add_argument("--out", metavar="FILE", help="where to write (default: GPU__DRIVER.json in this folder)")
     parser.add_argument(

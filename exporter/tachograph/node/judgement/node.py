@@ -69,7 +69,10 @@ class NodeJudgement:
             "exporter": __version__,
             "node": self.node,
             "time": self.wall,
-            "runs": [{**vars(run), "ranks": list(map(vars, run.ranks))} for run in self.runs],
+            "runs": [
+                {**vars(run), "layers": list(map(vars, run.layers)), "ranks": list(map(vars, run.ranks))}
+                for run in self.runs
+            ],
             "gpus": [gpu.facts() for gpu in self.gpus],
             "unreadable": snapshot.reason if snapshot is not None and not snapshot.ok else "",
             "problems": [

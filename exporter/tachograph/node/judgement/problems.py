@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from tachograph.catalog.run import KIND_OF_END
 from tachograph.diagnosis import MEMORY_FULL_RATIO
 from tachograph.findings.kinds import (
     DATA_STALL,
@@ -177,28 +178,44 @@ def of_coverage(found: Iterable[UnrecordedProcesses]) -> Iterator[Problem]:
 
 
 def _not_running(run: RunJudgement) -> Iterator[Problem]:
-    for state, order, verb in (("dead", ENDED, "died"), ("failed", ENDED, "failed"), ("frozen", SILENT, "")):
-        found = sorted((rank for rank in run.ranks if rank.state == state), key=lambda rank: -seconds_in_state(rank))
-        if not found:
-            continue
-        first, seconds = found[0], age(seconds_in_state(found[0]))
-        if state == "frozen":
-            remedy = f"py-spy dump --pid {first.pid} shows where it stands: {RANK_FROZEN.runbook}" if first.pid else ""
-            text = (
-                f" {'has' if len(found) == 1 else 'have'} sent nothing for {seconds} over an open connection: "
-                f"{_stuck(found)}."
-            )
-        else:
-            remedy = "its log, and `tachograph logs` on all of them, have the cause: "
-            remedy += (RANK_DEAD if state == "dead" else RANK_FAILED).runbook
-            text = f" {verb}{f', rank {first.rank} first,' * (len(found) > 1)} {seconds} ago"
-            if first.message:
-                text += f": {shortened(first.message, REASON_LENGTH)}"
-            else:
-                text += " without giving a reason: see the kernel log." if state == "dead" else "."
-        yield _problem(order, f"Rank {state}", text, run, found)._replace(
-            remedy=remedy, seconds=seconds_in_state(found[0])
+    """Yield who died, failed, was asked to end or says nothing; of those that failed whoever did so by itself."""
+    failed = [rank for rank in run.ranks if rank.state == "failed"]
+    own = [rank for rank in failed if KIND_OF_END.get(rank.end_reason) != "told"]
+    yield from _ended(run, "Rank dead", "died", [rank for rank in run.ranks if rank.state == "dead"])
+    if own or not failed:
+        yield from _ended(run, "Rank failed", "failed", own)
+    else:
+        yield from _ended(run, "Ended", f"{'was' if len(failed) == 1 else 'were'} asked to end", failed)
+    if found := _longest_first(rank for rank in run.ranks if rank.state == "frozen"):
+        first, seconds = found[0], seconds_in_state(found[0])
+        remedy = f"py-spy dump --pid {first.pid} shows where it stands: {RANK_FROZEN.runbook}" if first.pid else ""
+        text = (
+            f" {'has' if len(found) == 1 else 'have'} sent nothing for {age(seconds)} over an open connection: "
+            f"{_stuck(found)}."
         )
+        yield _problem(SILENT, "Rank frozen", text, run, found)._replace(remedy=remedy, seconds=seconds)
+
+
+def _ended(run: RunJudgement, kind: str, verb: str, ranks: Sequence[RankJudgement]) -> Iterator[Problem]:
+    """Yield that ranks ended, in what words, and when and why the first did."""
+    if not ranks:
+        return
+    found = _longest_first(ranks)
+    first, seconds = found[0], seconds_in_state(found[0])
+    text = f" {verb}{f', rank {first.rank} first,' * (len(found) > 1)} {age(seconds)} ago"
+    if first.message:
+        text += f": {shortened(first.message, REASON_LENGTH)}"
+    else:
+        text += " without giving a reason: see the kernel log." if first.state == "dead" else "."
+    remedy = "its log, and `tachograph logs` on all of them, have the cause: "
+    remedy += (RANK_DEAD if first.state == "dead" else RANK_FAILED).runbook
+    if kind == "Ended":
+        remedy = "its scheduler, launcher or user knows who sent the signal"
+    yield _problem(ENDED, kind, text, run, found)._replace(remedy=remedy, seconds=seconds)
+
+
+def _longest_first(ranks: Iterable[RankJudgement]) -> list[RankJudgement]:
+    return sorted(ranks, key=lambda rank: -seconds_in_state(rank))
 
 
 def _stuck(ranks: Sequence[RankJudgement]) -> str:

@@ -23,6 +23,13 @@ from tachograph.node.ranks.rank_table import RankTable
 from tachograph.redact import redact
 
 _JOB_ID = catalog.RANK_JOB_INFO.labels[2:].index("job_id")
+_OF_LAYERS = (
+    catalog.TRAIN_LAYER_GRAD_NORM,
+    catalog.TRAIN_LAYER_GRAD_RATIO,
+    catalog.TRAIN_LAYER_ACTIVATION_RMS,
+    catalog.TRAIN_LAYER_ACTIVATION_ZERO,
+    catalog.TRAIN_LAYER_MEMORY_PEAK,
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,18 @@ class RankJudgement:
 
 
 @dataclass(frozen=True)
+class LayerJudgement:
+    """A layer of the model, as the rank sends it that looks at them; None is what it does not send."""
+
+    layer: str
+    grad_norm: float | None
+    grad_ratio: float | None
+    activation_rms: float | None
+    zero_ratio: float | None
+    memory_peak_bytes: float | None
+
+
+@dataclass(frozen=True)
 class RunJudgement:
     """The part of a run that is on this node; `state` is one of `diagnosis.STATES`.
 
@@ -89,7 +108,7 @@ class RunJudgement:
     `culprit` is the rank that holds it up then, `behind` by how many collectives; `sentence` says that in words, from
     10 s and ten usual steps on. `wait_seconds` and `data_seconds` are what the median rank waits for the others and for
     data in each step, `data_for_seconds` is for how long that has been too much, `saving_seconds` for how long a save
-    has been under way, `checkpoint_step` that of the last.
+    has been under way, `checkpoint_step` that of the last. `layers` has the one furthest above its usual norm first.
     """
 
     run: str
@@ -108,6 +127,7 @@ class RunJudgement:
     culprit: int | None
     behind: float
     sentence: str
+    layers: tuple[LayerJudgement, ...]
     ranks: tuple[RankJudgement, ...]
 
 
@@ -115,6 +135,26 @@ def judge_runs(table: RankTable, may_read: MayRead = lambda _: True) -> list[Run
     """Return what is concluded about each run with ranks here, by name; private texts only of whom `may_read` says."""
     groups = groupby(table.ranks(), key=lambda rank: rank.key[0])
     return [_Run(run, list(ranks), table).judged(may_read) for run, ranks in groups]
+
+
+def _layers(ranks: Iterable[Rank]) -> list[LayerJudgement]:
+    """Return the layers of the first rank that sends some."""
+    for rank in ranks:
+        norms, ratios, *others = (rank.series.gauges.get(one.key, {}) for one in _OF_LAYERS)
+        names = dict.fromkeys(name for values in (norms, ratios, *others) for name in values)
+        if names:
+            found = [
+                LayerJudgement(name, norms.get(name), ratios.get(name), *(values.get(name) for values in others))
+                for name in names
+            ]
+            return sorted(found, key=_how_usual)
+    return []
+
+
+def _how_usual(layer: LayerJudgement) -> float:
+    """Return the place of a layer: one that is not finite comes before all others, one without a past after them."""
+    ratio = layer.grad_ratio
+    return 1.0 if ratio is None else -ratio if math.isfinite(ratio) else -math.inf
 
 
 class _Run:
@@ -161,6 +201,7 @@ class _Run:
             culprit=None if culprit is None else culprit.hello.rank,
             behind=behind,
             sentence=self._sentence(culprit, behind) if is_stalled else "",
+            layers=tuple(_layers(self.running)),
             ranks=tuple(self._ranks(mark, behind, may_read, is_stalled=is_stalled)),
         )
 

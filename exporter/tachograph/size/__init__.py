@@ -1,0 +1,1 @@
+"""The resources that a fleet needs, scaled from measured rows."""
