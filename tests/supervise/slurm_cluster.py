@@ -204,7 +204,7 @@ class Job:
 
     def requeued(self) -> None:
         """Wait until it is queued again, and have it begin now instead of in two minutes."""
-        until(lambda: self.facts()["JobState"] == "PENDING" and self.facts()["Restarts"] != "0")
+        until(lambda: self.cluster("squeue", "-h", "-j", self.number, "-o", "%t %r") == "PD BeginTime")
         self.cluster("scontrol", "update", f"JobId={self.number}", "StartTime=now")
 
     def entries(self) -> list[journal.Entry]:
