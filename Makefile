@@ -16,7 +16,7 @@ KUBERNETES_READY := $(VENV)/.kubernetes-ready
 DEB_READY := .venv-deb/.ready
 NODE_READY := .venv-node/.ready
 
-.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl test test-unit test-all python programs replay incidents incidents-live healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -32,7 +32,7 @@ $(CHECK_READY): pyproject.toml lab/pyproject.toml | python
 	@touch $@
 
 $(READY): pyproject.toml lab/pyproject.toml | python
-	@echo "Setting up .venv, once: 1.6 GB on disk, most of it PyTorch for the CPU; a minute or more" >&2
+	@echo "Setting up .venv, once: 1.8 GB on disk, most of it PyTorch for the CPU; a minute or more" >&2
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)   # first: Lightning would fetch a larger build
@@ -88,6 +88,9 @@ $(KUBERNETES_READY): $(READY)
 
 demo: programs   ## a real training job, five faults, every page as it arrives (KEEP=1 leaves it running)
 	$(BIN)/tachograph-lab demo $(if $(KEEP),--keep)
+
+demo-rl: programs   ## three that learn by reinforcement (TRL's GRPO): a reward that hangs, a slow rank, a dead engine; 8 minutes
+	$(BIN)/tachograph-lab demo --rl
 
 programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH, else this release's, into .tools/
 	@$(BIN)/python -m tools.binaries >/dev/null

@@ -106,3 +106,12 @@ def test_suspects_come_in_the_order_of_the_rules() -> None:
     first, elsewhere, behind = "run:collectives_apart:count", ['why="elsewhere"'] * 2, ['why="behind"'] * 2
     assert order[:-1] == [first, *elsewhere, *elsewhere, first, *behind, *elsewhere]
     assert order[-1] == first  # whether the run hangs
+
+
+def test_what_a_step_of_a_loop_that_generates_goes_into() -> None:
+    """Generation by its phases, the update, and what is waiting; nothing of a loop that does not generate."""
+    phases = {"data": 0.25, "forward": 0.5, "backward": 1.0, "other": 0.125, "collective": 0.75}
+    assert d.step_parts(phases) == {}
+    assert d.step_parts({**phases, "reward": 0.0, "generate": 4.0}) == {
+        "generate": 4.0, "reward": 0.0, "update": 1.625, "idle": 1.0,
+    }  # fmt: skip

@@ -7,6 +7,10 @@ site or a run may set is in findings/limits.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tachograph.catalog.rank import GENERATION
+
 HANG_STEPS = 3
 """A run hangs without a step for longer than its limit and three usual steps: tachograph_run_hang_limit_seconds."""
 LONG_STEP_SECONDS = 15.0
@@ -35,6 +39,8 @@ OLD_SECONDS = 300.0
 """A screen shows what runs before runs that ended this long ago. No rule has it."""
 WAITING_PHASES = frozenset({"backward", "collective"})
 """Phases in which a rank may be waiting for the others: run:standstill_limit_seconds:max."""
+IDLE_PHASES = ("data", "collective")
+"""Phases in which a rank only waits. No rule has it."""
 CROWD = 8
 """More suspects than this, or than half of the ranks, are no culprit: RunHung."""
 
@@ -63,3 +69,17 @@ def slowdown_cause(reason: str) -> str:
     if "thermal" in reason:
         return THERMAL
     return POWER_CAP if reason == "sw_power_cap" else POWER_BRAKE if reason.startswith("hw_power_") else ""
+
+
+def step_parts(phases: Mapping[str, float]) -> dict[str, float]:
+    """Return what the steps of a loop that generates go into, by the seconds of a step in each phase.
+
+    Parts are those of GENERATION, `update`, and `idle`: waits for data and for others. A loop that does not generate
+    has none.
+    """
+    if not any(name in phases for name in GENERATION):
+        return {}
+    parts = {name: phases[name] for name in GENERATION if name in phases}
+    idle = sum(seconds for name, seconds in phases.items() if name in IDLE_PHASES)
+    own = sum(seconds for name, seconds in phases.items() if name not in {*GENERATION, *IDLE_PHASES})
+    return {**parts, "update": own, "idle": idle}

@@ -83,7 +83,11 @@ _OPTION = re.compile(
     r"|\b((?:mysql|mariadb|mongo|sshpass|redis-cli|ldap|sqlcmd|psql|login)[^\n]{0,80}?\s-[pPaw]['\", ]{0,4})"
     r"([^\s'\",-][^\s'\",]*)"
 )
-_LOGIN = re.compile(r"(\blogin\s+\S{1,64}\s+password\s+)(\S+)")  # .netrc
+_COMMAND = re.compile(
+    r"(\blogin\s+\S{1,64}\s+password\s+"  # .netrc
+    r"|--from-literal[= ]['\"]?[\w.-]{1,64}=['\"]?"
+    r"|\b(?:echo|printf)\s+(?:-\w\s+)?['\"]?(?=[^\s|]{1,256}\s{0,4}\|[^\n]{0,80}--password-stdin))([^\s'\"]+)"
+)
 _QUERY = re.compile(r"([?&](?:key|code|auth|sig|sign|se?cret|k|sid|session)=)([^\s&'\"]{6,})", re.IGNORECASE)
 
 _STRONG = (
@@ -135,7 +139,8 @@ _NAMED = re.compile(
     r"|(?:api|access|secret|private|account|auth|session|signing|encryption|license)[ -](?:key|token)s?\b"
     r"|[^\W\d][\w.-]{0,80})"
     rf"({_QUOTE}?\]?)"
-    r"(\s{0,8}(?:->|=>|:=|={1,2}|:|\||%3[ad])\s{0,8}|\s{0,4},\s{0,4}|>|\(|\s{1,4}(?:is|was)[ :]{1,4}|\s{1,4})",
+    r"(\s{0,8}(?:->|=>|:=|={1,2}|:|\||%3[ad])\s{0,8}(?:!!\w{1,16}\s{1,4})?"
+    r"|\s{0,4},\s{0,4}|>|\(|\s{1,4}(?:is|was)[ :]{1,4}|\s{1,4})",
     re.IGNORECASE,
 )
 _VALUE_KEY = re.compile(rf"{_QUOTE}?value{_QUOTE}?\s{{0,4}}[:=]\s{{0,4}}")  # name: "X", value: "…"
@@ -201,7 +206,7 @@ def redact(text: str) -> str:
         text = "".join(_without_named(text))
     text = _SCHEME.sub(lambda found: f"{found[1] or found[2]} {REDACTED}", text)
     text = _OPTION.sub(_option, text)
-    text = _LOGIN.sub(rf"\1{REDACTED}", text)
+    text = _COMMAND.sub(rf"\1{REDACTED}", text)
     text = _QUERY.sub(rf"\1{REDACTED}", text)
     text = _VENDOR.sub(REDACTED, text)
     text = _LONG_WORD.sub(_without_random, text)

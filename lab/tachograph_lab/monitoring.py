@@ -94,7 +94,15 @@ class Monitoring:
 
     def aim(self, file: str, instances: Mapping[str, str]) -> None:
         """Write the targets of a file in `targets/`, instance -> address; Prometheus reads it within 10 s."""
-        groups = [{"targets": [address], "labels": {"instance": name}} for name, address in instances.items()]
+        self._write_targets(file, [(address, {"instance": name}) for name, address in instances.items()])
+
+    def aim_engines(self, engines: Mapping[str, str]) -> None:
+        """Do the same with the engines that runs generate with on this machine, run -> address."""
+        labels = {"instance": self.node}
+        self._write_targets("engines", [(address, {**labels, "run": run}) for run, address in engines.items()])
+
+    def _write_targets(self, file: str, targets: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        groups = [{"targets": [address], "labels": labels} for address, labels in targets]
         path = self.folder / f"prometheus/targets/{file}.yml"
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(groups), encoding="utf-8")

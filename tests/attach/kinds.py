@@ -736,10 +736,16 @@ class LLM:
 
 
 class GRPOTrainer:
-    """Stands for TRL's: its samples are generated and rated within a step."""
+    """Stands for TRL's, of two ranks: its samples are generated and rated within a step, and it counts their tokens."""
+
+    def __init__(self) -> None:
+        self.state = types.SimpleNamespace(num_input_tokens_seen=1000)
+        self._initial_num_input_tokens_seen = 1000  # of a checkpoint
+        self.args = types.SimpleNamespace(world_size=2)
 
     def _generate_and_score_completions(self, engine: LLM) -> torch.Tensor:
         samples = engine.generate(2)
+        self.state.num_input_tokens_seen += 30
         self._calculate_rewards()
         return samples
 

@@ -103,6 +103,12 @@ def test_generation_is_told_apart_from_training(told: Any) -> None:
     )
 
 
+def test_tokens_are_those_that_a_trainer_counts(told: Any) -> None:
+    """Of TRL's that generate: this rank's share in this attempt. Of others no token is known."""
+    assert told["generated"]["metrics"]["tokens_total"] == -(-STEPS // 4) * 30 / 2
+    assert [name for name in told if name != "pickled" and "tokens_total" in told[name]["metrics"]] == ["generated"]
+
+
 def test_an_evaluation_ends_with_its_loader(told: Any) -> None:
     """Where no model is in evaluation mode that is trained, what follows the loader is something else."""
     assert told["evaluated_by_an_average"]["metrics"]["phase_seconds_total"]["other"] > 2 * 0.5

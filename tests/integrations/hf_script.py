@@ -74,7 +74,7 @@ for sizes in ({}, {"tp_size": 8}, {"cp_size": 2, "sp_size": 4}):
         train_batch_size=32, gradient_accumulation_steps=2, world_size=64, parallelism_config=SimpleNamespace(**sizes)
     )
     counted = huggingface.Tokens(2.0)
-    counted.begin(SimpleNamespace(num_input_tokens_seen=0), args, None, static=False, attached=True)
+    counted.begin(SimpleNamespace(num_input_tokens_seen=0), args, None, object(), static=False)
     counted.count += 1000
     counts.append((huggingface._global_batch(args, None), dict(counted.metrics())["tokens_total"]))
 print("of 64 ranks", counts)
@@ -98,8 +98,14 @@ given.train()
 time.sleep(1.2)  # the recorder is the script's: its record goes on, and is sent once a second
 
 
+SAMPLE_TOKENS = 40
+
+
 class Lists(Trainer):
-    """Batches are lists of samples until its own step makes tensors of them, as in trainers that generate."""
+    """Batches are lists of samples until its own step makes tensors of them, as in TRL's trainers that generate.
+
+    They count the tokens of prompts and samples themselves, whatever `include_num_input_tokens_seen` says.
+    """
 
     def get_train_dataloader(self) -> Any:
         return torch.utils.data.DataLoader(Slow(), batch_size=2, collate_fn=list)
@@ -109,6 +115,7 @@ class Lists(Trainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         time.sleep(0.05)
+        self.state.num_input_tokens_seen += SAMPLE_TOKENS
         self._calculate_rewards()
         return torch.utils.data.default_collate(inputs)
 

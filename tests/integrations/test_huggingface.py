@@ -61,9 +61,9 @@ def test_data_needs_the_trainer(done: Any) -> None:
 
 
 def test_batches_that_are_lists_are_trained_on(done: Any) -> None:
-    """Of trainers that generate within a step, as TRL's: no token is known, and generation is a phase of its own."""
+    """Of trainers that generate within a step, as TRL's: their own count of tokens, and phases of its own."""
     assert done.value("steps_total", run="listed", rank=0) == 4, done.errors
-    assert done.value("tokens_total", run="listed", rank=0) is None
+    assert done.value("tokens_total", run="listed", rank=0) == 4 * 2 * 40
     assert "could not record" not in done.errors
     assert seconds(done, "listed", "generate") > 4 * 2 * 0.05
     assert seconds(done, "listed", "reward") > 4 * 2 * 0.03

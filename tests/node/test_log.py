@@ -69,4 +69,22 @@ def test_a_flood_of_one_message_is_left_out(hand: Any) -> None:
     assert passes("rank died") == (False, None)
     for each in range(10_000):  # texts that are never the same twice do not pile up
         passes(f"text {each}")
-    assert len(throttle._budgets) <= log.MAX_MESSAGES
+    assert len(throttle._messages) <= log.MAX_MESSAGES
+
+
+def test_nobodys_lines_are_lost_in_those_of_another_user(hand: Any) -> None:
+    """Each user has the lines of a message; however many uids one person has, they are those of four users together."""
+    throttle = log.LogThrottle(lambda: hand.now)
+
+    def passed(uid: int, times: int = 1) -> int:
+        records = [logging.makeLogRecord({"msg": "rank died", "uid": uid}) for _ in range(times)]
+        return [throttle.filter(record) for record in records].count(True)
+
+    assert passed(666, 1000) == log.BURST
+    assert passed(1000) == 1
+    assert sum(passed(2000 + number) for number in range(10_000)) == (log.USERS - 1) * log.BURST - 1
+    assert len(throttle._users) <= log.MAX_MESSAGES
+    hand.turn(log.REFILL_SECONDS)
+    late = logging.makeLogRecord({"msg": "rank died", "uid": 1000})
+    assert throttle.filter(late)
+    assert late.left_out > 0  # type: ignore[attr-defined]

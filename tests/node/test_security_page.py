@@ -58,7 +58,7 @@ def test_numbers() -> None:
         f"TLS handshake included | {http_connections.HEADER_SECONDS:g} s",
         f"headers and body | {http_connections.REQUEST_BYTES // 1024} KiB",
         f"taking an answer | {http_connections.ANSWER_SECONDS:g} s",
-        f"requests of a connection | {http_connections.KEEP_ALIVE_SECONDS:g} s",
+        f"requests on a connection | {http_connections.KEEP_ALIVE_SECONDS:g} s",
         f"{web_access.MOST_CHECKS} in all",
     ):
         assert words in WEB, words

@@ -91,6 +91,9 @@ def of_run(began: float) -> Iterator[tuple[str, dict[str, str], Moment]]:
     }
     for name, value in values.items():
         yield name, {"run": RUN}, value
+    for phase, seconds in (("generate", 0.2), ("backward", 0.2), ("collective", 0.1)):
+        part = partial(lambda seconds, age: None if hung(age) else seconds, seconds)
+        yield "run:phase_seconds:median", {"run": RUN, "phase": phase}, part
     for cause, lost, while_hung in (("collective", 0.1, 0.0), ("hang", 0.0, 1.0)):
         shares = partial(lambda lost, while_hung, age: RANKS * (while_hung if hung(age) else lost), lost, while_hung)
         yield "run:lost_seconds:rate2m", {"run": RUN, "cause": cause}, shares

@@ -118,11 +118,12 @@ def test_alert_episodes(report: tuple[str, Page], incident: Any) -> None:
 
 
 def test_run_summary(report: tuple[str, Page]) -> None:
-    """World size, attempts, steps, tokens, goodput and GPU-hours, in numbers that follow from the samples."""
+    """World size, attempts, steps and their parts, tokens, goodput, GPU-hours: numbers that follow from the samples."""
     facts = {row[0]: row[1] for row in report[1].rows if len(row) == 2}
     assert facts["World size"] == "32 ranks on 4 nodes"
     assert facts["Attempts"] == "2, 1 restart"
     assert facts["Steps"] == "0 to 6,000: 6,000 completed"
+    assert facts["Time of a step"] == "generate 200 ms (40%), update 200 ms (40%), idle 100 ms (20%)"
     assert facts["Longest time without a step"] == "9 min 45 s"
     assert facts["Last checkpoint"] == "step 6,000, 0 s old at the end"
     lost, all_hours = float(facts["GPU-hours lost"]), float(facts["GPU-hours allocated"])

@@ -139,6 +139,8 @@ def sick(now: float) -> Iterator[Line]:
     yield "run:loss_nonfinite_ranks:count", {"run": SICK}, 1
     yield "run:tokens:rate1m", {"run": SICK}, 3_940_000
     yield "run:step_interval_seconds:mean2m", {"run": SICK}, 1.25
+    yield "run:phase_seconds:median", {"run": SICK, "phase": "generate"}, 0.75
+    yield "run:phase_seconds:median", {"run": SICK, "phase": "collective"}, 0.25
     yield "run:step_mfu:baseline", {"run": SICK}, 0.43
     yield "run:limit:max", {"run": SICK, "name": "data_stall_ratio"}, 0.5
 

@@ -342,3 +342,22 @@ def test_addresses() -> None:
     assert exporter_url("node-27:99") == "http://node-27:99/metrics"
     assert exporter_url("[::1]:99") == "http://[::1]:99/metrics"
     assert exporter_url("https://proxy/node-27/metrics") == "https://proxy/node-27/metrics"
+
+
+def test_a_loop_that_generates(exporter: Any) -> None:
+    """What its steps go into, of the median rank here."""
+    phases = {"generate": 4.0, "reward": 0.5, "forward": 0.25, "backward": 0.5, "data": 0.125}
+    for rank, longer in enumerate((0.0, 0.0, 8.0)):
+        speaker = exporter.speaker("rl", rank)
+        assert speaker.hello(world_size=3)["ok"]
+        said = phases | {"generate": phases["generate"] + longer}
+        metrics = {
+            "steps_total": 8,
+            "recent_step_seconds": 1.0,
+            "recent_wait_seconds": 1.0,
+            "recent_phase_seconds": said,
+        }
+        speaker.state(metrics, step=8, phase="forward", phase_since=time.time(), progress_time=time.time())
+        exporter.eventually(lambda rank=rank: exporter.scrape().value("train_step", run="rl", rank=rank) == 8)
+    run = next(run for run in NodeSource(exporter.url).fetch().runs if run.name == "rl")
+    assert run.parts_seconds == {"generate": 4.0, "reward": 0.5, "update": 0.75, "idle": 1.125}

@@ -77,7 +77,7 @@ def test_a_sick_run(top: Top, crowd: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert "COORDINATES" not in text
     assert [row[:3] for row in rows(text, "RANK STATE")[:3]] == [["5", "died", "first"], ["2", "NaN", "first"],
                                                                 ["3", "straggler", "node-20"]]  # fmt: skip
-    assert "1.25 s/step · 3.94M tok/s" in text
+    assert "1.25 s/step · generate 750 ms (62%) · update 200 ms (17%) · idle 250 ms (21%) · 3.94M tok/s" in text
     assert re.search(r"loss NaN on 1 rank [▁-█]{20,}", text)
     assert re.search(r"MFU 30\.0%, usually 43\.0% █{15,}[▁-█]▁{8,}", text)
     assert re.search(r" 3 straggler .* 290 ms +10 ms .* backward", text)
@@ -99,6 +99,7 @@ def test_json(top: Top, crowd: Any) -> None:
     assert (run["state"], run["step_seconds"], run["tokens_per_second"]) == ("dead", 1.25, 3_940_000)
     assert (run["mfu"], run["mfu_baseline"], run["goodput"]) == (0.3, 0.43, None)
     assert run["data_limit"] == 0.5
+    assert run["parts_seconds"] == {"generate": 0.75, "update": 0.2, "idle": 0.25}
     by_rank = {rank["rank"]: rank for rank in facts["ranks"]}
     assert (by_rank[2]["loss"], by_rank[2]["marks"]) == ("NaN", ["NaN first"])
     assert by_rank[3]["marks"] == ["straggler"]

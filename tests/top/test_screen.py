@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from tachograph.top.app import TopApp
 from tachograph.top.command import picture
+from tachograph.top.header import figures_of
 from tachograph.top.overview import FiringAlert, GpuRow, Overview, RankRow, RunSummary, harmless
 from tachograph.top.sparkline import curve, sparkline
 
@@ -116,6 +117,15 @@ def test_names_cannot_steer_the_terminal() -> None:
     found = Overview("node", evil, 1.0, (run,), (rank,), (gpu,), None, 1, (evil,))
     assert "a?[2J?b" in repr(harmless(found))
     assert repr(harmless(found)) == repr(found).replace(repr(evil)[1:-1], "a?[2J?b")
+
+
+def test_a_loop_that_generates_shows_what_its_steps_go_into() -> None:
+    """In place of its own time and its waits; what is next to nothing is left out."""
+    parts = {"generate": 0.75, "reward": 0.0005, "update": 0.2, "idle": 0.05}
+    run = RunSummary("rl", "running", None, {"running": 2}, 2, step_seconds=1.0, wait_seconds=0.05, parts_seconds=parts)
+    text = figures_of(run, 120).plain
+    assert "generate 750 ms (75%) · update 200 ms (20%) · idle 50 ms (5%)" in text
+    assert "own" not in text
 
 
 def test_lines_without_gpus_show_the_loss() -> None:

@@ -36,11 +36,14 @@ def _wrap(module: Any, name: str, methods: Methods, observer: Observer) -> None:
     owner = getattr(module, name)
     for method, phase in methods.items():
         if callable(original := getattr(owner, method, None)):
-            setattr(owner, method, observed(original, observer, phase))
+            setattr(owner, method, observed(original, observer, phase, counts=methods is OF_TRAINERS))
 
 
-def observed(original: Callable[..., Any], observer: Observer, phase: PhaseName) -> Any:
-    """Return a method as a phase of the training, which is called exactly once, whatever becomes of us."""
+def observed(original: Callable[..., Any], observer: Observer, phase: PhaseName, *, counts: bool = False) -> Any:
+    """Return a method as a phase of the training, which is called exactly once, whatever becomes of us.
+
+    `counts`: its object is a trainer that counts tokens.
+    """
 
     @in_place_of(original)
     def generate(*arguments: Any, **named: Any) -> Any:
@@ -52,6 +55,8 @@ def observed(original: Callable[..., Any], observer: Observer, phase: PhaseName)
             observer.generated(phase, error)
             raise
         observer.generated(phase)
+        if counts:
+            observer.samples_made(arguments[0])
         return result
 
     return generate

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
+from tachograph.attach.counted_tokens import CountedTokens
 from tachograph.attach.evaluations import EvaluationMode, LoaderState
 from tachograph.attach.optimizers import Optimizers, rate_of, steps_made
 from tachograph.attach.saves import Saved, Saves
@@ -43,6 +44,7 @@ class Observer:
     def begin_training(self) -> None:
         """Begin with a training of which nothing is known yet."""
         self._values = StepValues()
+        self._tokens = CountedTokens()
         self._step = TrainingStep(self._values, self.summary)
         self._mode = EvaluationMode(self._optimizers)
         self._saves = Saves()
@@ -151,6 +153,13 @@ class Observer:
         loop = self.recording.here()
         if loop is not None:
             self._step.go_on(loop, phase, error)
+
+    @contained
+    def samples_made(self, trainer: Any) -> None:
+        """Note that a trainer of TRL has made samples, of which it counts the tokens."""
+        loop = self.recording.here()
+        if loop is not None:
+            self._tokens.take(loop.recorder, trainer)
 
     @contained
     def saving(self) -> bool:

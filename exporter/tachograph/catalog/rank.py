@@ -258,7 +258,8 @@ TRAIN_RECENT_STEPS = _row(
 )  # fmt: skip
 TRAIN_RECENT_PHASE = _row(
     "train_recent_phase_seconds", GAUGE, "seconds", (*RANK, "phase"),
-    "The rank's own time in a phase per recent ordinary step, without measured waits.",
+    "The rank's own time in a phase per recent ordinary step, without measured waits; "
+    "to generate, of its last iterations.",
     vocabulary=PHASES,
 )  # fmt: skip
 TRAIN_RECENT_WAIT = _row(

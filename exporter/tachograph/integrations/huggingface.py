@@ -33,6 +33,8 @@ else:
         TrainerCallback = None
 
 CONVENTION = "causal"
+GENERATES = "_generate_and_score_completions"
+"""The method of TRL's trainers that generate what they train on."""
 
 
 class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
@@ -81,7 +83,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
             (trainer, "training_step", self._training_step),
             (accelerator, "clip_grad_norm_", self._clip),
             # Of TRL's trainers that generate what they train on, within a step.
-            (trainer, "_generate_and_score_completions", functools.partial(self._in_phase, "generate")),
+            (trainer, GENERATES, functools.partial(self._in_phase, "generate")),
             (trainer, "_calculate_rewards", functools.partial(self._in_phase, "reward")),
             (getattr(trainer, "vllm_generation", None), "sync_weights", functools.partial(self._in_phase, "sync")),
         ):
@@ -153,8 +155,7 @@ class TachographCallback(TrainerCallback or object):  # type: ignore[misc]
         recorder.step().log(total_steps=state.max_steps)
         if state.global_step:
             recorder.resumed(state.global_step)
-        static, attached = "tokens_per_step" in self._given, self._trainer is not None
-        self._tokens.begin(state, args, kwargs.get("model"), static=static, attached=attached)
+        self._tokens.begin(state, args, kwargs.get("model"), self._trainer, static="tokens_per_step" in self._given)
 
     @contained
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -295,11 +296,14 @@ class Tokens:
         self._before = 0
         self._flops = getattr(flops_per_token, "total", flops_per_token)
 
-    def begin(self, state: Any, args: Any, model: Any, *, static: bool, attached: bool) -> None:
-        """Choose who counts: no one if each step has the same tokens, the Trainer, or the shape of its batches."""
-        tracked = getattr(args, "include_num_input_tokens_seen", False)
-        self._by_trainer = not static and tracked not in (False, None, "no")
-        self.by_shape = not static and attached and not self._by_trainer
+    def begin(self, state: Any, args: Any, model: Any, trainer: Any, *, static: bool) -> None:
+        """Choose who counts: no one if each step has the same tokens, the Trainer, or the shape of its batches.
+
+        Those of TRL that generate what they train on always count. `trainer` is None where it is not known.
+        """
+        tracked = getattr(args, "include_num_input_tokens_seen", False) not in (False, None, "no")
+        self.by_shape = not (static or tracked or trainer is None or hasattr(trainer, GENERATES))
+        self._by_trainer = not (static or self.by_shape)
         self._ranks = max(args.world_size, 1)
         self._alike = _size(args, model, "tp") * _size(args, model, "cp")  # with sp each has a part of the sequence
         self._before = state.num_input_tokens_seen - self.count * self._ranks

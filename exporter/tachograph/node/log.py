@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 BURST = 64
 """Lines of one message that are logged in a row: a job starts and ends as many ranks as one user may have."""
@@ -14,8 +14,13 @@ BURST = 64
 REFILL_SECONDS = 60.0
 """Beyond that, one line of a message in this time, with the number of lines left out since the last."""
 
+USERS = 4
+"""Users whose lines of one message pass at the same time."""
+
 MAX_MESSAGES = 256
-"""Messages with a budget of their own; the exporter has fewer."""
+"""Messages with a budget of their own, of which the exporter has fewer, and users' budgets."""
+
+Key = TypeVar("Key")
 
 MAX_CAUSES = 64
 """Causes that one OncePerMinute tells apart."""
@@ -61,33 +66,43 @@ class _Budget:
 
 
 class LogThrottle(logging.Filter):
-    """Lets BURST lines of a message pass, then one a minute, which carries the number of lines left out."""
+    """Lets BURST lines of a message pass, then one a minute, which carries the number of lines left out.
+
+    Of messages about a user (`uid`) that is each user's own, and USERS fit at a time: nobody's lines are lost in those
+    of another.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._budgets: dict[str, _Budget] = {}
+        self._messages: dict[str, _Budget] = {}
+        self._users: dict[tuple[str, str], _Budget] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is logged."""
-        now = self._clock()
-        cause = str(record.msg)
-        budget = self._budgets.get(cause)
-        if budget is None:
-            if len(self._budgets) >= MAX_MESSAGES:
-                self._budgets.clear()
-            budget = self._budgets[cause] = _Budget(BURST, now)
-        # One line is regained per quiet minute, a whole burst in about an hour.
-        budget.left = min(BURST, budget.left + (now - budget.refilled) / REFILL_SECONDS)
-        budget.refilled = now
-        if budget.left < 1:
-            budget.left_out += 1
+        message, user = str(record.msg), getattr(record, "uid", None)
+        budgets = [self._of(self._messages, message, 1 if user is None else USERS)]
+        if user is not None and budgets[0].left >= 1:
+            budgets.append(self._of(self._users, (message, str(user)), 1))
+        if budgets[-1].left < 1:
+            budgets[-1].left_out += 1
             return False
-        budget.left -= 1
-        if budget.left_out:
-            record.left_out = budget.left_out
-            budget.left_out = 0
+        if left_out := sum(budget.left_out for budget in budgets):
+            record.left_out = left_out
+        for budget in budgets:
+            budget.left, budget.left_out = budget.left - 1, 0
         return True
+
+    def _of(self, budgets: dict[Key, _Budget], key: Key, users: int) -> _Budget:
+        """Return a budget: one line is regained per quiet minute, a whole burst in about an hour."""
+        now, most = self._clock(), users * BURST
+        budget = budgets.pop(key, None) or _Budget(most, now)
+        budget.left = min(most, budget.left + users * (now - budget.refilled) / REFILL_SECONDS)
+        budget.refilled = now
+        budgets[key] = budget  # the last to be forgotten
+        if len(budgets) > MAX_MESSAGES:
+            del budgets[next(iter(budgets))]
+        return budget
 
 
 class OncePerMinute:

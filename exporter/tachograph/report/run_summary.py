@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph import humanize
+from tachograph.diagnosis import step_parts
 from tachograph.report.queries import SectionQueries
 
 SAMPLE = 15
@@ -37,6 +38,7 @@ def run_summary(queries: SectionQueries) -> Iterator[tuple[str, str]]:
         yield "Tokens trained on", humanize.short(tokens)
     if (mfu := at("avg_over_time(run:mfu:ratio{$run}[$window])")) is not None:
         yield "MFU, mean over wall time", humanize.percent(mfu, 1)
+    yield from _parts(queries)
     yield from _time(queries, total("run:ranks:count"))
     still = at("max_over_time(run:progress_age_seconds:min{$run}[$window])")
     if still is not None:
@@ -46,6 +48,15 @@ def run_summary(queries: SectionQueries) -> Iterator[tuple[str, str]]:
     if saved is not None:
         old = f", {humanize.span(age)} old at the end" if age is not None else ""
         yield "Last checkpoint", f"step {humanize.count(saved)}{old}"
+
+
+def _parts(queries: SectionQueries) -> Iterator[tuple[str, str]]:
+    """Yield what the steps of a loop that generates go into."""
+    found = queries.at_end("avg by (phase) (avg_over_time(run:phase_seconds:median{$run}[$window]))")
+    parts = step_parts({each.labels["phase"]: each.value for each in found})
+    if whole := sum(parts.values()):
+        shown = (f"{name} {humanize.duration(each)} ({humanize.percent(each / whole)})" for name, each in parts.items())
+        yield "Time of a step", ", ".join(shown)
 
 
 def _time(queries: SectionQueries, allocated: float | None) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,8 @@ LAYER_STANDS_OUT = 3.0
 """Times its usual gradient norm."""
 LATE_STEPS, LATE_SECONDS = 3, 3.0
 """The last step is worth a word once it is older than so many steps and seconds: a node is read once a second."""
+LEAST_SHARE = 0.01
+"""Of a step: what is worth a word."""
 ROOM_FOR_SOURCE = 60
 """Columns from which on the first line has the source and the time."""
 
@@ -99,7 +101,7 @@ def figures_of(run: RunSummary, width: int) -> Text:
         parts.append(("last step", f"{humanize.age(run.progress_seconds)} ago", "bold yellow"))
     if run.step_seconds is not None:
         parts.append(("", f"{humanize.duration(run.step_seconds)}/step", ""))
-        parts += _where_it_goes(run, run.step_seconds)
+        parts += _parts(run) if run.parts_seconds else _where_it_goes(run, run.step_seconds)
     if run.saving_seconds is not None:
         parts.append(("saving for", humanize.age(run.saving_seconds), "bold"))
     if run.tokens_per_second is not None:
@@ -117,6 +119,14 @@ def figures_of(run: RunSummary, width: int) -> Text:
         if text.cell_len + len(lead) + piece.cell_len <= width:
             text.append(lead, "dim").append_text(piece)
     return text
+
+
+def _parts(run: RunSummary) -> Iterator[tuple[str, str, str]]:
+    """Yield what the steps of a loop that generates go into, but for what is next to nothing."""
+    whole = sum(run.parts_seconds.values())
+    for name, seconds in run.parts_seconds.items():
+        if (share := seconds / whole if whole else 0.0) >= LEAST_SHARE:
+            yield name, f"{humanize.duration(seconds)} ({humanize.percent(share)})", ""
 
 
 def _where_it_goes(run: RunSummary, step: float) -> Iterator[tuple[str, str, str]]:

@@ -97,6 +97,7 @@ def run(said: Said, before: Said) -> RunSummary:
         wait_seconds=None if why else number(said.get("wait_seconds")),
         data_seconds=None if why else number(said.get("data_seconds")),
         data_limit=number(said.get("data_limit")) or DATA_LIMIT,
+        parts_seconds={} if why else _known(said.get("parts_seconds", {})),
         saving_seconds=number(said.get("saving_seconds")),
         tokens_per_second=None if not tokens else 0.0 if why else sum(tokens),
         mfu=None if why or not flops else sum(speed for speed, _ in flops) / sum(peak for _, peak in flops),
@@ -106,6 +107,11 @@ def run(said: Said, before: Said) -> RunSummary:
         checkpoint_seconds=number(said["checkpoint_seconds"]),
         layers=tuple(LayerRow(**_plain(LayerRow, each)) for each in said.get("layers", ())),
     )
+
+
+def _known(said: Said) -> dict[str, float]:
+    """Return the numbers by name, without those that are none."""
+    return {str(name): value for name, each in said.items() if (value := number(each)) is not None}
 
 
 def _earlier(run: str, rank: Said, before: Said) -> Said | None:

@@ -204,7 +204,8 @@ class RunSummary:
     """One run as a whole, or the part of it that a node sees; `why` is what a node says of one without a step.
 
     `wait_seconds` and `data_seconds` are what a rank waits in each step for the others and for data; more than the
-    share `data_limit` of the step is a problem. `saving_seconds` is for how long a save has been under way.
+    share `data_limit` of the step is a problem. `parts_seconds` is what a step goes into where the loop generates
+    (`diagnosis.step_parts`). `saving_seconds` is for how long a save has been under way.
     """
 
     name: str
@@ -218,6 +219,7 @@ class RunSummary:
     wait_seconds: float | None = None
     data_seconds: float | None = None
     data_limit: float = DATA_LIMIT
+    parts_seconds: Mapping[str, float] = field(default_factory=dict)
     saving_seconds: float | None = None
     tokens_per_second: float | None = None
     mfu: float | None = None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tachograph.catalog import index as c
+from tachograph.catalog.rank import GENERATION
 from tachograph.findings.kinds import RUN_HUNG
 from tachograph.prometheus_api import quoted
 
@@ -56,6 +57,12 @@ def figures(run: str) -> str:
     named = f'label_replace(label_replace({usual}, "of", "waits", "", ""), "__name__", "{USUAL_WAIT}", "", "")'
     limit = f'{LIMIT}{{run={quoted(run)},name="data_stall_ratio"}}'
     return f"{_select(FIGURES, f'run={quoted(run)}')} or {named} or {limit}"
+
+
+def parts(run: str) -> str:
+    """Select the seconds of a step in each phase, of a loop that generates."""
+    here = f"run:phase_seconds:median{{run={quoted(run)}}}"
+    return f'{here} and on (run) run:phase_seconds:median{{run={quoted(run)},phase=~"{"|".join(GENERATION)}"}}'
 
 
 def histories(run: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tachograph.catalog import index as c
 from tachograph.catalog.rank import PAUSES
+from tachograph.diagnosis import step_parts
 from tachograph.humanize import plural
 from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph.top import queries
@@ -196,6 +197,7 @@ class RunSource:
             wait_seconds=None if state in STANDING else values.get("run:collective_wait_per_step_seconds:median"),
             data_seconds=None if share is None or whole is None or state in STANDING else share * whole,
             data_limit=values.get(queries.LIMIT, DATA_LIMIT),
+            parts_seconds={} if state in STANDING else step_parts(self._phases()),
             tokens_per_second=values.get("run:tokens:rate1m"),
             mfu=values.get("run:step_mfu:ratio"),
             mfu_baseline=values.get("run:step_mfu:baseline"),
@@ -207,6 +209,10 @@ class RunSource:
             loss_history=history.get("run:loss:median", ()),
             mfu_history=history.get("run:step_mfu:ratio", ()),
         )
+
+    def _phases(self) -> dict[str, float]:
+        found = self._prometheus.instant(queries.parts(self._run_name))
+        return {one.labels["phase"]: one.value for one in found}
 
 
 def _place(labels: Mapping[str, str]) -> RankPlace:

@@ -1,5 +1,7 @@
 """The demo: a real training job on this machine, five faults, and the pages that they cause.
 
+With `--rl` three jobs learn by reinforcement at the same time, and each has one fault.
+
 `tachograph-lab demo` exits with status 0 only if every fault caused its page, naming the right culprit, and nothing
 else did. A page that came after its budget is shown as late, with the machine's load, and is no failure: the budgets
 hold on a machine that is not overloaded.
@@ -17,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 from tachograph.humanize import duration, plural, span
@@ -24,9 +27,9 @@ from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
 from tachograph_lab.checkout import root
 from tachograph_lab.commands.parser import LabParser, seconds
-from tachograph_lab.demo.demo_run import RANKS, DemoRun
-from tachograph_lab.demo.demo_scenarios import FIRST_RUN, SCENARIOS
-from tachograph_lab.demo.launch import launch
+from tachograph_lab.demo.demo_run import DemoRun
+from tachograph_lab.demo.demo_scenarios import FIRST_RUN, RL_SCENARIOS, SCENARIOS
+from tachograph_lab.demo.launch import launch, launch_rl
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import Pager
@@ -35,9 +38,16 @@ from tachograph_lab.scenario.definition import SCRAPE_SECONDS
 
 PAGES_FILE = "pages.jsonl"
 SUMMARY_FILE = "summary.json"
+RANKS, RL_RANKS = 4, 2
+RL_HEALTHY_SECONDS = 60.0
+"""Twenty iterations or more: by then it is known how long generation takes."""
+
 SUBJECT = f"""\
 {RANKS} ranks train a small transformer on the source text of Python's standard library (PyTorch DDP, gloo, CPU).
 Each fault is real, and each page takes the whole path: rank → exporter → Prometheus → Alertmanager → here."""
+RL_SUBJECT = f"""\
+Three runs of {RL_RANKS} ranks learn to repeat a digit (TRL's GRPO, examples/grpo/train.py, gloo, CPU). Their engines
+are imitated: small servers with the names of vLLM's metrics. Faults and pages are real, as in `make demo`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,11 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _play(folder: Path, options: argparse.Namespace) -> int:
     began = time.monotonic()
-    scenarios = [scenario for scenario in SCENARIOS if options.only in (None, scenario.fault.kind)]
+    played = RL_SCENARIOS if options.rl else SCENARIOS
+    scenarios = [scenario for scenario in played if options.only in (None, scenario.fault.kind)]
     with Screen() as screen, Pager() as pager:
-        screen.title("Tachograph demo", SUBJECT)
+        screen.title("Tachograph demo", RL_SUBJECT if options.rl else SUBJECT)
         if options.only is None and options.scrape is None:
-            screen.note("this takes about nine minutes")
+            screen.note(f"this takes about {'eight' if options.rl else 'nine'} minutes")
         screen.waiting("starting Prometheus, Alertmanager, node_exporter and the exporter")
         intervals = {} if options.scrape is None else {"scrape": options.scrape, "evaluation": options.scrape}
         with Stack(folder, pager.url, suite=options.suite, keep=options.keep, intervals=intervals) as stack:
@@ -76,8 +87,15 @@ def _play(folder: Path, options: argparse.Namespace) -> int:
                 screen.note(
                     f"this machine has no GPU: the exporter shows {plural(stack.simulated_gpus, 'simulated GPU')}"
                 )
-            demo = DemoRun(stack, pager, screen, options.scrape or SCRAPE_SECONDS)
-            demo.run(scenarios, options.healthy)
+            launcher, ranks = (launch_rl, RL_RANKS) if options.rl else (launch, RANKS)
+            demo = DemoRun(
+                stack, pager, screen, options.scrape or SCRAPE_SECONDS,
+                ranks=ranks, start=lambda run: launcher(stack.children, run, ranks, stack.socket),
+            )  # fmt: skip
+            if options.rl:
+                demo.run_at_once(scenarios, RL_HEALTHY_SECONDS if options.healthy is None else options.healthy)
+            else:
+                demo.run(scenarios, options.healthy)
             extra = demo.surplus()
             if options.keep:
                 _leave_running(stack, pager)
@@ -129,8 +147,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="TIME",
         help="interval of scrapes and evaluations (5s); pages have 2 or 3 to come",
     )
-    parser.add_argument("--only", choices=[scenario.fault.kind for scenario in SCENARIOS], help="inject one fault only")
-    return parser.parse_args(arguments)
+    parser.add_argument("--rl", action="store_true", help="jobs that generate what they train on, by TRL's GRPO")
+    kinds = list(dict.fromkeys(scenario.fault.kind for scenario in (*SCENARIOS, *RL_SCENARIOS)))
+    parser.add_argument("--only", choices=kinds, help="inject one fault only")
+    options = parser.parse_args(arguments)
+    if options.only not in (None, *(each.fault.kind for each in (RL_SCENARIOS if options.rl else SCENARIOS))):
+        parser.error(f"--only {options.only} is none of this demo's faults")
+    if options.rl and options.keep:
+        parser.error("--keep leaves the usual demo's job running: give it without --rl")
+    if options.rl and find_spec("trl") is None:
+        parser.error("--rl needs TRL: pip install trl, or make demo-rl")
+    return options
 
 
 class _FolderInUseError(Exception):

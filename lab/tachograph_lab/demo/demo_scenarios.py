@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tachograph_lab.demo.fault_injection import HANG, KILLED, NAN, SLOW, SPIKE, InjectedFault
+from tachograph_lab.demo.fault_injection import ENGINE_KILLED, HANG, KILLED, NAN, SLOW, SPIKE, InjectedFault
 from tachograph_lab.pager import PagedAlert
 from tachograph_lab.scenario.definition import SCRAPE_SECONDS
 
@@ -44,6 +44,25 @@ SCENARIOS = (
     ),
 )
 """In order. The kill ends the first run, and nothing recovers from the NaN, so that one gets a second run, at last."""
+
+RL_SCENARIOS = (
+    DemoScenario(
+        "rank 1 generates 5 times as long",
+        InjectedFault(SLOW, rank=1),
+        "StragglerRank",
+        90,
+        run="rl-slow",
+        heals=False,
+    ),
+    DemoScenario(
+        "its engine gets SIGKILL", InjectedFault(ENGINE_KILLED), "EngineDown", 150, run="rl-engine", heals=False
+    ),
+    DemoScenario(
+        "rank 1 stuck in its reward", InjectedFault(HANG, rank=1), "RunHung", 330, run="rl-reward", heals=False
+    ),
+)
+"""Of loops that generate what they train on, in the order of their pages. Who generates for long is judged by ten
+iterations, an engine may be silent for two minutes, and a reward may take five."""
 
 
 @dataclass(frozen=True)

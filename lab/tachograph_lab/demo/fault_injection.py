@@ -7,6 +7,9 @@
 | nan    | one rank's loss becomes NaN, which the all-reduce spreads to all   | an overflow, a bad sample        |
 | hang   | one rank's loader worker stops delivering                          | a corrupt file, a dead mount     |
 | killed | one rank gets SIGKILL                                              | the kernel's out-of-memory killer |
+
+In a job that generates, `slow` is the time of a rank's samples, `hang` is in its reward function, and `engine-killed`
+ends its engine.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-SLOW, SPIKE, NAN, HANG, KILLED = "slow", "spike", "nan", "hang", "killed"
+SLOW, SPIKE, NAN, HANG, KILLED, ENGINE_KILLED = "slow", "spike", "nan", "hang", "killed", "engine-killed"
 STOP = "stop"
 """Not a fault: the job ends normally the next time all ranks agree on whether to stop."""
 
@@ -54,6 +57,11 @@ class FaultControl:
     def heal(self, kind: str) -> None:
         """Remove a fault."""
         self._faults.pop(kind, None)
+        self._write()
+
+    def stop(self) -> None:
+        """Remove all faults, and have the job end."""
+        self._faults = {STOP: InjectedFault(STOP)}
         self._write()
 
     def _write(self) -> None:
@@ -89,12 +97,15 @@ class RankFaults:
         """Return this rank's fault of a kind, None if it has none."""
         return self._active.get(kind)
 
+    def polled(self, kind: str) -> InjectedFault | None:
+        """Return the same as of now."""
+        self.poll()
+        return self.get(kind)
+
     def hang(self) -> None:
         """Block for as long as this rank has the fault `hang`."""
-        self.poll()
-        while self.get(HANG) is not None:
+        while self.polled(HANG) is not None:
             time.sleep(HANG_POLL_SECONDS)
-            self.poll()
 
 
 def slow_backward(activation: Tensor, seconds: float) -> None:

@@ -139,6 +139,7 @@ def test_a_full_disk_keeps_what_was_there(file: BoxFile, folder: Path) -> None:
     file.write(box(1))
 
     def write() -> None:
+        module.may_write = lambda _: True
         resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # the kernel refuses more, as a full disk does
         try:
             file.write(box(2, size=100_000))
@@ -148,6 +149,23 @@ def test_a_full_disk_keeps_what_was_there(file: BoxFile, folder: Path) -> None:
     assert os.waitstatus_to_exitcode(in_child(write)) == 7
     assert numbers(folder) == [1]
     assert [path.name for path in folder.iterdir()] == ["rank-0.json"]
+
+
+def test_a_limit_of_the_process_is_not_tried(file: BoxFile, folder: Path) -> None:
+    """To write more than the largest file that a process may have would end it where it does not ignore SIGXFSZ."""
+    file.write(box(1))
+
+    def write() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+        try:
+            file.write(box(2, size=100_000))
+        except OSError:
+            file.write(box(3))
+            os._exit(7)
+
+    assert os.waitstatus_to_exitcode(in_child(write)) == 7
+    assert numbers(folder) == [3, 1]
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,9 @@ CASES = {
     "the same after close": Case(
         "threading.Thread(target=int).start(); rec(); close()\nwhile threading.active_count() > 1: time.sleep(0.01)\n"
         "status('SigBlk', 'SigIgn', 'SigCgt', mask=2**64 - 1)"),
+    "XFSZ, no files from now on": Case(
+        "import resource; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); rec()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); beats(); close(); say('end')"),
     "the timer of faulthandler": Case(
         "file = open(os.devnull, 'w'); faulthandler.dump_traceback_later(1, exit=True, file=file); rec(); time.sleep(30)"),
     # programs that it starts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph_lab.demo.demo_scenarios import SCENARIOS, DemoResult, DemoScenario, names_culprit, surplus
+from tachograph_lab.demo.demo_scenarios import RL_SCENARIOS, SCENARIOS, DemoResult, DemoScenario, names_culprit, surplus
 from tachograph_lab.demo.fault_injection import HANG, SPIKE, InjectedFault
 from tachograph_lab.pager import FIRING, RESOLVED, PagedAlert
 
@@ -66,5 +66,13 @@ def test_surplus_is_what_no_fault_called_for() -> None:
 
 
 def test_every_kind_of_fault_is_played_once() -> None:
-    """The demo gives five different faults and expects five different pages."""
-    assert len({scenario.fault.kind for scenario in SCENARIOS}) == len({scenario.alert for scenario in SCENARIOS}) == 5
+    """Each demo gives different faults and expects as many different pages."""
+    for played, many in ((SCENARIOS, 5), (RL_SCENARIOS, 3)):
+        assert len({scenario.fault.kind for scenario in played}) == len({scenario.alert for scenario in played}) == many
+
+
+def test_faults_at_the_same_time_are_in_runs_of_their_own() -> None:
+    """In the order of their pages, as none is healed before the last."""
+    assert len({scenario.run for scenario in RL_SCENARIOS}) == len(RL_SCENARIOS)
+    assert [scenario.seconds for scenario in RL_SCENARIOS] == sorted(scenario.seconds for scenario in RL_SCENARIOS)
+    assert not any(scenario.heals for scenario in RL_SCENARIOS)

@@ -17,6 +17,8 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.node.app import MOST_DESCRIPTORS
+from tachograph.node.ranks import listener
+from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.listener import GREETING_SECONDS, LAST_RETRY_SECONDS, Listener
 from tachograph.node.ranks.rank_table import RankTable
@@ -77,6 +79,27 @@ def test_silent_connections_make_room(listening: Any, table: RankTable) -> None:
     listening(body)
     assert table.rejected["rank_limit"] == 1
     assert table.shares.over == {(str(os.getuid()), "connections"): 1}
+
+
+def test_many_users_who_say_nothing_make_room(
+    listening: Any, table: RankTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One person can have many uids: where the node is full, silent connections go, whoever has most others."""
+    users = iter([1000, 1000, *range(2000, 2014), 1001])
+    monkeypatch.setattr(listener, "_peer", lambda _: Peer(next(users), 0))
+
+    async def body(_: Listener, connect: Callable[[], Awaitable[Streams]]) -> None:
+        for rank in (b"0", b"1"):
+            reader, writer = await connect()
+            writer.write(HELLO.replace(b'"rank":0', b'"rank":' + rank))
+            assert json.loads(await reader.readline())["ok"] is True
+        silent = [await connect() for _ in range(14)]
+        late, latecomer = await connect()
+        latecomer.write(HELLO.replace(b'"run":"r"', b'"run":"late"'))
+        assert json.loads(await late.readline())["ok"] is True
+        assert "too many connections" in json.loads(await silent[0][0].readline())["error"]
+
+    listening(body)
 
 
 def test_the_cap_holds_for_all_who_come_at_once(listening: Any, table: RankTable, tmp_path: Path) -> None:

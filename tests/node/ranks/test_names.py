@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
+from tachograph.node.ranks import names
 from tachograph.node.ranks.frames import Bye, Peer
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.names import MOST_RANKS, MOST_VALUES, NAMES_BURST, NAMES_PER_HOUR, RANK_SERIES, NewNames
+from tachograph.node.ranks.names import (
+    FACT_SERIES,
+    MOST_RANKS,
+    MOST_VALUES,
+    NAMES_BURST,
+    NAMES_PER_HOUR,
+    RANK_SERIES,
+    NewNames,
+)
 
 ME, RUDE = Peer(1000, 1), Peer(666, 2)
 SCRAPE = 5.0
@@ -92,6 +101,47 @@ def test_new_labels_in_each_frame_have_a_budget(table: Any, hand: Any, page: Pag
     assert table.dropped["series_limit"] > 0
     assert churn(table, hand, page, lambda number: each(40 + number), 1)[0] <= 2 * NAMES_PER_HOUR * SCRAPE / 3600
     assert table.shown()["train_loss", "r", "0"] == 1
+
+
+def hang(table: Any) -> Any:
+    """Return what makes 16 runs stand still, each at another line, or in another phase, at each scrape."""
+    links = [object() for _ in range(16)]
+
+    def each(number: int) -> None:
+        for place, link in enumerate(links):
+            if not number:
+                table.greet(link, RUDE, run=f"r{place}")
+            phase, line = ("forward", "data")[number // 20], f"train.py:{number % 20} step"
+            stands = {"phase": phase, "where": line, "progress_seconds": 900 + SCRAPE * number}
+            table.tell(link, seq=number + 1, step=5, **stands)
+
+    return each
+
+
+def fail(table: Any) -> Any:
+    """Return what makes 16 runs fail at each scrape, each by another exception."""
+    links = [object() for _ in range(16)]
+
+    def each(number: int) -> None:
+        for place, link in enumerate(links):
+            table.greet(link, RUDE, run=f"r{place}")
+            table.tell(link, seq=1, step=5)
+            table.bye(link, Bye(v=1, outcome="failed", category="exception", message=f"E{number}: x"))
+
+    return each
+
+
+@pytest.mark.parametrize("does", [hang, fail])
+def test_texts_that_become_labels_have_a_budget(
+    table: Any, hand: Any, page: Page, monkeypatch: pytest.MonkeyPatch, does: Any
+) -> None:
+    """The line at which a rank stands still, in each of its phases, and its last words; the user has a ticket."""
+    monkeypatch.setattr(names, "NAMES_BURST", 200 + 16 * (RANK_SERIES + FACT_SERIES))
+    monkeypatch.setattr(names, "NAMES_PER_HOUR", 720)  # one at each scrape
+    found = churn(table, hand, page, does(table), 40)
+    assert 200 <= sum(found[1:]) <= 2 * (200 + 40 + 16)  # in two series, and each rank once without a text
+    assert sum(found[30:]) <= 2 * 10
+    assert table.shares.over["666", "names"] > 0
 
 
 def test_a_rank_without_room_is_known_and_has_no_series(table: Any, hand: Any) -> None:

@@ -356,6 +356,36 @@ def test_a_connection_that_breaks_is_no_death(running: Any, raw: Callable[..., A
     running.eventually(lambda: reason(running, run) == expected)
 
 
+ON_IN_A_THREAD = """
+import ctypes, threading
+def go_on():
+    while open("/proc/self/stat").read().rpartition(")")[2].split()[0] != "Z": pass
+    for command in sys.stdin: exec(command, globals())
+threading.Thread(target=go_on).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.parametrize("connection", ["closed", "silent"])
+def test_the_end_of_the_main_thread_is_no_end(running: Any, raw: Callable[..., Any], connection: str) -> None:
+    """Where other threads go on the process lives, whatever its state says, and the exit status is that of all."""
+    run = f"threads-{connection}"
+    before = connections(running)
+    tell = raw(run)
+    tell(f"exec({ON_IN_A_THREAD!r})")
+    if connection == "closed":
+        tell("link.close()")
+        running.eventually(lambda: connections(running) == before)
+    else:
+        running.eventually(
+            lambda: running.scrape().value("rank_state", run=run, rank=0, state="frozen") == 1, within=20
+        )
+    for _ in range(2):
+        assert reason(running, run) is None
+    tell("os._exit(3)")
+    running.eventually(lambda: reason(running, run) == "exit_code", within=20)
+
+
 def test_who_connects_again_goes_on(running: Any, raw: Callable[..., Any]) -> None:
     """As the same process, which has not been restarted."""
     before = connections(running)
@@ -400,6 +430,15 @@ def test_a_proxy_is_not_the_rank(running: Any, raw: Callable[..., Any]) -> None:
     tell = raw("proxied", 1)
     tell("link.close()")
     running.eventually(lambda: reason(running, "proxied") == "died")
+
+
+def test_who_speaks_on_after_the_process_is_not_that(running: Any, raw: Callable[..., Any]) -> None:
+    """A daemon that has left the process which connected: how that ended says nothing, and a death is one."""
+    tell = raw("daemon")
+    sends = "[(line(type='state', seq=seq, time=1.0, step=seq), time.sleep(0.5)) for seq in range(6, 32)]"
+    tell(f"import time; os.fork() and os._exit(0); {sends}; os.kill(os.getpid(), 9)")
+    running.eventually(lambda: reason(running, "daemon") is not None, within=40)
+    assert reason(running, "daemon") == "died"
 
 
 def test_a_process_that_goes_on_with_another_run(running: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -214,7 +215,13 @@ def test_its_end_is_when_it_raised(table: Any, hand: Any, end: str) -> None:
     assert table.shown()["train_failures_total", "r", "0", "network"] == 1
 
 
-@pytest.mark.parametrize("given", [7, [], {}, {**RAISED, "time": "now"}, {**RAISED, "category": None}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        7, [], {}, {**RAISED, "category": None},
+        *({**RAISED, "time": time} for time in ("now", 10**400, -(10**400), 1e308, -1.0, math.nan)),
+    ],
+)  # fmt: skip
 def test_what_is_no_exception_costs_itself(table: Any, hand: Any, given: Any) -> None:
     """The frame counts, and the rank runs."""
     table.greet(link := object())

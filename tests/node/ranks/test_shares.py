@@ -131,22 +131,40 @@ def test_a_wide_frame_is_not_looked_at_whole(table: Any) -> None:
 
 
 def test_work_is_shared_among_users(hand: Any) -> None:
-    """Who used up his share waits for it to fill again, at a rate that depends on how many share; others do not."""
+    """Who used up his share waits for the whole to fill again, and no longer than for the share; others do not."""
     shares = Shares(lambda: hand.now)
     rude, mine = shares.of(666), shares.of(1000)
     shares.connect(666)
     shares.connect(1000)
     assert rude.wait_seconds() == 0.0
-    rude.spend(WORK_BURST / 2 + 0.25)
-    assert rude.wait_seconds() == pytest.approx(0.25 / (WORK_RATE / 2))
+    rude.spend(WORK_BURST + 0.25)
+    assert rude.wait_seconds() == pytest.approx(0.25 / WORK_RATE)
     assert mine.wait_seconds() == 0.0
-    hand.turn(1.0)
+    mine.spend(WORK_BURST / 2)
+    assert mine.wait_seconds() == 0.0
+    hand.turn(0.5)
     shares.tick()
-    assert shares.throttled_seconds == 1.0
+    assert shares.throttled_seconds == 0.5
     hand.turn(rude.wait_seconds() + 0.01)
     assert rude.wait_seconds() == 0.0
     shares.disconnect(666)
     assert shares.users == 1
+
+
+def test_who_sends_nothing_takes_nothing(hand: Any) -> None:
+    """One person can have many uids: those that are connected, and idle, leave their parts to the others."""
+    shares = Shares(lambda: hand.now)
+    for uid in range(2000, 2400):
+        shares.connect(uid)
+    shares.connect(1000)
+    mine = shares.of(1000)
+    for _ in range(200):
+        hand.turn(0.05, shares.tick)
+        mine.spend(0.045 * WORK_RATE)
+        assert mine.wait_seconds() == 0.0
+    assert not shares.over
+    mine.spend(WORK_BURST + WORK_RATE)
+    assert mine.wait_seconds() == pytest.approx(1.0, abs=0.1)
 
 
 def test_who_exceeds_a_share_is_counted_and_logged_once(hand: Any, caplog: pytest.LogCaptureFixture) -> None:

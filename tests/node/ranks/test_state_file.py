@@ -14,6 +14,7 @@ import pytest
 
 from tachograph.node.ranks import saved_totals
 from tachograph.node.ranks.frames import Bye
+from tachograph.node.ranks.run import EarlierProcess
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.ranks.state_file import MAX_BYTES, StateFile, boot_id
 from tachograph.node.ranks.state_keeper import StateKeeper
@@ -212,6 +213,27 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "rank.state.new").symlink_to(victim)
     StateFile(tmp_path / "rank.state").save(kept())
     assert victim.read_text() == "precious"
+
+
+def test_what_many_users_ranks_have_left_costs_nobody_the_sums(
+    table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One person can have many uids: where all that is remembered is too long, forgotten ranks are left out."""
+    table.greet(mine := object(), table.ME, run="mine")
+    table.tell(mine, seq=1, metrics={"lost_seconds_total": {"data": 7.0}})
+    for uid in range(2000, 2064):
+        for rank in range(512):
+            table._remember(uid, "x" * 100, rank, EarlierProcess(1, 1.0, 0, finished=True))
+    assert len(saved_totals.encode(table.saved(""))) > MAX_BYTES
+
+    async def body() -> None:
+        await StateKeeper(table, StateFile(tmp_path / "rank.state"))._save()
+
+    asyncio.run(body())
+    memory = StateFile(tmp_path / "rank.state").load()
+    assert memory is not None
+    assert memory.runs[0].totals["lost_seconds_total"]["data"] == 7.0
+    assert memory.lives == []
 
 
 def test_a_disk_that_hung_is_written_again(table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

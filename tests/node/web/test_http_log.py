@@ -7,9 +7,11 @@ import logging
 from typing import Any
 
 import pytest
+from aiohttp import ClientConnectionResetError
+from aiohttp.http_exceptions import BadHttpMessage
 
 from tachograph.node.log import REFILL_SECONDS, OncePerMinute
-from tachograph.node.web.http_log import quiet_loop
+from tachograph.node.web.http_log import HttpErrors, quiet_loop
 
 
 @pytest.fixture
@@ -36,6 +38,16 @@ def test_many_causes(lines: OncePerMinute, hand: Any) -> None:
         hand.turn(0.001)
         lines.warning(f"cause {number}")
     assert len(lines._causes) <= 64
+
+
+def test_a_client_that_leaves_is_no_bug(lines: OncePerMinute, caplog: pytest.LogCaptureFixture) -> None:
+    """One line without a traceback, as for a request that makes no sense; a bug has one."""
+    log = HttpErrors(lines)
+    for error in (ClientConnectionResetError("Cannot write to closing transport"), BadHttpMessage("x"), KeyError("y")):
+        log.exception("Error handling request from %s", "10.0.0.1", exc_info=error)
+    mine = [record for record in caplog.records if record.name == "tachograph.test"]
+    assert [record.exc_info is not None for record in mine] == [False, False, True]
+    assert mine[0].message == "HTTP client gone before its answer"
 
 
 def test_errors_of_the_loop(lines: OncePerMinute, caplog: pytest.LogCaptureFixture) -> None:

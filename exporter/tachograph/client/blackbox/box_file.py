@@ -10,6 +10,7 @@ are closed to others, those that were there stay as they are. A link is never fo
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import time
@@ -17,6 +18,7 @@ from binascii import crc32
 from collections.abc import Iterator
 
 from tachograph.client.blackbox.old_boxes import remove_old
+from tachograph.client.core.file_size import may_write
 
 KEPT = 3
 LONGEST_NAME = 120
@@ -131,6 +133,8 @@ def _refuse_taken(name: str, status: os.stat_result) -> None:
 
 
 def _write(name: str, folder: int, data: bytes) -> None:
+    if not may_write(len(data)):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(name, flags, 0o600, dir_fd=folder)
     try:

@@ -16,6 +16,7 @@ import contextlib
 import os
 import signal
 
+from tachograph.client.core.file_size import may_write
 from tachograph.client.transport.signal_actions import is_free
 from tachograph.wire import STACKS_BEGIN, STACKS_BYTES
 
@@ -57,6 +58,8 @@ class StackDump:
 
         if _owner is not None:
             raise ValueError("another rank of this process has it")
+        if not may_write(STACKS_BYTES):
+            raise ValueError("this process may not write so much")
         self._cpu_seconds = CPU_SECONDS
         self._timer = ThreadTimer(SIGNAL)
         try:
@@ -78,8 +81,8 @@ class StackDump:
 
     @property
     def is_ours(self) -> bool:
-        """Whether signal and descriptor are still ours: a program may take either."""
-        return self._dump.is_ours
+        """Whether signal and descriptor are still ours, and may be written to: a program may take any of it."""
+        return self._dump.is_ours and may_write(STACKS_BYTES)
 
     def begin_wait(self) -> None:
         """Have the stacks written if the thread, which is about to wait, does not get on for too long after that."""
@@ -89,7 +92,7 @@ class StackDump:
     def end_wait(self) -> None:
         """Note that it got on, and forget the stacks of a standstill that is over."""
         self._timer.start(0)
-        if not self._memory.is_ours:
+        if not (self._memory.is_ours and may_write(STACKS_BYTES)):
             return
         memory = self._memory.number
         os.pwrite(memory, b"\0", 0)

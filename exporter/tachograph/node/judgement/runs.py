@@ -10,7 +10,7 @@ from statistics import median
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.rank import PAUSES
-from tachograph.diagnosis import LAG_SECONDS, STATES, stall_limit
+from tachograph.diagnosis import LAG_SECONDS, STATES, stall_limit, step_parts
 from tachograph.humanize import age, duration, plural
 from tachograph.node.judgement.private import WITHHELD, MayRead
 from tachograph.node.ranks.conclusions.lags import is_late, lags
@@ -107,8 +107,9 @@ class RunJudgement:
     It is overdue without a step for longer than a hang takes where nobody pauses, and hung after `hang_limit_seconds`.
     `culprit` is the rank that holds it up then, `behind` by how many collectives; `sentence` says that in words, from
     10 s and ten usual steps on. `wait_seconds` and `data_seconds` are what the median rank waits for the others and for
-    data in each step, `data_for_seconds` is for how long that has been too much, `saving_seconds` for how long a save
-    has been under way, `checkpoint_step` that of the last. `layers` has the one furthest above its usual norm first.
+    data in each step, `data_for_seconds` is for how long that has been too much, `parts_seconds` what a step goes into
+    if the loop generates (`diagnosis.step_parts`), `saving_seconds` for how long a save has been under way,
+    `checkpoint_step` that of the last. `layers` has the one furthest above its usual norm first.
     """
 
     run: str
@@ -120,6 +121,7 @@ class RunJudgement:
     data_seconds: float | None
     data_limit: float
     data_for_seconds: float | None
+    parts_seconds: Mapping[str, float]
     saving_seconds: float | None
     checkpoint_seconds: float | None
     checkpoint_step: float | None
@@ -194,6 +196,7 @@ class _Run:
             data_seconds=data_seconds(self.view),
             data_limit=self.view.limit("data_stall_ratio"),
             data_for_seconds=self.since.seconds(DATA, self.now) if waits_for_data(self.view) else None,
+            parts_seconds=self._parts(),
             saving_seconds=max(saving, default=None),
             checkpoint_seconds=None if not saved else max(0.0, self.now - max(saved)),
             checkpoint_step=max(of_saves, default=None),
@@ -204,6 +207,12 @@ class _Run:
             layers=tuple(_layers(self.running)),
             ranks=tuple(self._ranks(mark, behind, may_read, is_stalled=is_stalled)),
         )
+
+    def _parts(self) -> dict[str, float]:
+        """Return what the median rank's step goes into, of a loop that generates."""
+        names = dict.fromkeys(name for phases in self.phases.values() for name in phases)
+        spent = {name: median(each.get(name, 0.0) for each in self.phases.values()) for name in names}
+        return step_parts(spent | ({"collective": median(self.waits.values())} if self.waits else {}))
 
     def _is_stalled(self, seconds: float) -> bool:
         """Return whether a step is missing that whoever looks should hear of, though it is no hang yet."""

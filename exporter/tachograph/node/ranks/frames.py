@@ -21,8 +21,9 @@ from tachograph.wire import (
 )
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-# Unix seconds until the year 4147: milliseconds given by mistake are refused.
-Instant = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
+LAST_INSTANT = 2**36
+"""In Unix seconds the year 4147: milliseconds given by mistake are refused."""
+Instant = Annotated[float, msgspec.Meta(ge=0, le=LAST_INSTANT)]
 Age = Annotated[float, msgspec.Meta(ge=0, le=2**36)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 MAX_REASON = 256

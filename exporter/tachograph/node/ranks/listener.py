@@ -171,8 +171,7 @@ class Listener:
                     raise
                 self.refused["descriptors"] += 1
                 self._lines.warning(f"ranks cannot connect: {error.strerror}")
-                if self._connections:
-                    self._make_room(self._shares.largest())
+                self._make_room()
                 # Waiting connections stay in the queue: retried at once, accept() would fail again.
                 self._pause(FULL_SECONDS)
                 return
@@ -182,7 +181,7 @@ class Listener:
             if not may_be_rank(sock.fileno()):
                 self._refuse(sock, "descriptors", "no file descriptor is left here for another rank: wait a second")
                 self._lines.warning(f"ranks cannot connect: {os.strerror(errno.EMFILE)}")
-                if self._connections and self._make_room(self._shares.largest()):
+                if self._make_room():
                     self._pause(CLOSING_SECONDS)
                     return
                 continue
@@ -196,7 +195,8 @@ class Listener:
 
     def _admit(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        peer = _peer(sock)
+        uid = peer.uid
         share = self._shares.of(uid)
         if share.wait_seconds() > LONGEST_WAIT_SECONDS:
             self._shares.exceeded(uid, "cpu")
@@ -208,12 +208,12 @@ class Listener:
         if is_over and not self._make_room(uid):
             self._refuse(sock, "user_limit", f"you have {share.connections} connections here, each with a rank")
             return
-        if self._shares.connections >= self._limits.node_connections and not self._make_room(self._shares.largest()):
+        if self._shares.connections >= self._limits.node_connections and not self._make_room():
             self._refuse(sock, "node_limit", f"this node has {self._shares.connections} connections, each with a rank")
             return
         self._shares.connect(uid)
         share.spend(CONNECTION_COST)
-        connection = RankConnection(self._table, self._clock.monotonic, Peer(uid, pid), self._forget, self._ends)
+        connection = RankConnection(self._table, self._clock.monotonic, peer, self._forget, self._ends)
         self._connections[connection] = None
         making = asyncio.get_running_loop().create_task(self._make(connection, sock))
         self._making.add(making)
@@ -227,10 +227,13 @@ class Listener:
             sock.close()
             self._forget(connection)
 
-    def _make_room(self, uid: int) -> bool:
-        """Close the oldest connection of a user that has not said hello; return whether there was one."""
-        for connection in self._connections:
-            if connection.peer.uid == uid and not connection.greeted:
+    def _make_room(self, uid: int | None = None) -> bool:
+        """Close the oldest connection without a hello, of a user or the one with most; return whether there was one."""
+        silent = [each for each in self._connections if not each.greeted]
+        held = Counter(each.peer.uid for each in silent)
+        user = max(held, key=held.__getitem__, default=None) if uid is None else uid
+        for connection in silent:
+            if connection.peer.uid == user:
                 connection.refuse_and_close("rank_limit", "too many connections, and this one speaks for no rank")
                 self._forget(connection)
                 return True
@@ -246,6 +249,12 @@ class Listener:
         if connection in self._connections:
             del self._connections[connection]
             self._shares.disconnect(connection.peer.uid)
+
+
+def _peer(sock: socket.socket) -> Peer:
+    """Return the process that connected, as the kernel identifies it."""
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return Peer(uid, pid)
 
 
 def _check_owner(folder: Path, owners: tuple[int, ...]) -> None:

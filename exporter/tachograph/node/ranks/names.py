@@ -27,7 +27,7 @@ MOST_VALUES = 20_000
 
 
 class NamedRank:
-    """The values of labels that are known of one rank of a run."""
+    """The values of labels that are known of one rank of a run, and the texts that become some."""
 
     __slots__ = ("_names", "_values")
 
@@ -42,19 +42,19 @@ class NamedRank:
         """Return whether a value may be shown: it is known, or the user's share has room for its series."""
         if (family, value) in self._values:
             return True
-        if len(self._values) >= MOST_VALUES or not self._names.spend(series):
+        if not self._names.spend(series, are_too_many=len(self._values) >= MOST_VALUES):
             return False
         self._values.add((family, value))
         return True
 
 
 class NewNames:
-    """The names that one user's ranks have had, and how many new series are left."""
+    """The names that one user's ranks have had, and how many new series are left; `exceeded` is called if too few."""
 
-    __slots__ = ("_clock", "_left", "_ranks", "_refilled", "refused")
+    __slots__ = ("_clock", "_exceeded", "_left", "_ranks", "_refilled", "refused")
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], exceeded: Callable[[], None] = lambda: None) -> None:
+        self._clock, self._exceeded = clock, exceeded
         self._left = float(NAMES_BURST)
         self._refilled = clock()
         self._ranks: dict[tuple[str, int], NamedRank] = {}
@@ -78,11 +78,12 @@ class NewNames:
         self._ranks[run, rank] = named  # the last to be forgotten
         return named if named.takes("", facts, FACT_SERIES) else None
 
-    def spend(self, series: int) -> bool:
+    def spend(self, series: int, *, are_too_many: bool = False) -> bool:
         """Take new series from the share; return whether it had as many."""
         self._refill()
-        if self._left < series:
+        if are_too_many or self._left < series:
             self.refused += 1
+            self._exceeded()
             return False
         self._left -= series
         return True

@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -54,6 +55,9 @@ _HIDDEN = (b"0", b"1")
 
 _PENDING, _NOT_TAKEN = ("SigPnd", "ShdPnd"), ("SigBlk", "SigIgn", "SigCgt")
 """Fields of proc_pid_status(5): signals that came, and those that do not end the process."""
+
+MAX_THREADS = 64
+"""Threads that are looked at of a process whose main thread has ended: one that goes on is among the first."""
 
 RankKey: TypeAlias = tuple[str, str]
 """The run and the number of a rank."""
@@ -110,14 +114,19 @@ class PeerProcess:
             os.close(self._pidfd)
 
     @property
-    def lives(self) -> bool:
-        """Whether the process goes on: it has not begun to end."""
+    def is_over(self) -> bool:
+        """Whether the process has ended."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
-        if self.closed or poll.poll(0):
+        return self.closed or bool(poll.poll(0))
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process goes on: it has not begun to end."""
+        if self.is_over:
             return False
         fields = self._fields()
-        return not fields or (fields[_START] == self._started and not _is_ending(fields))
+        return not fields or (fields[_START] == self._started and not self._is_ending(fields))
 
     def wait_status(self) -> int | None:
         """Return how the process ended, in the form of wait(2); None if it has not, or if that is not known."""
@@ -130,7 +139,7 @@ class PeerProcess:
             if mask & INFO_EXIT:
                 return int(status)
         fields = self._fields()
-        if not fields or fields[_START] != self._started or not _is_ending(fields):
+        if not fields or fields[_START] != self._started or not self._is_ending(fields):
             return None
         return int(fields[_EXIT_CODE]) if self._shown else self._asked_by()
 
@@ -149,13 +158,26 @@ class PeerProcess:
         return next((number for number in catalog.END_SIGNALS if came >> (number - 1) & 1), None)
 
     def _fields(self) -> list[bytes]:
-        try:
-            return (self._proc / str(self.peer.pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            return []
+        return _fields(self._proc / str(self.peer.pid))
+
+    def _is_ending(self, fields: Sequence[bytes]) -> bool:
+        """Return whether the process ends: its main thread, whose fields these are, may do so alone."""
+        if not _is_over(fields):
+            return False
+        with contextlib.suppress(OSError), os.scandir(self._proc / str(self.peer.pid) / "task") as threads:
+            others = map(_fields, map(Path, islice(threads, MAX_THREADS)))
+            return all(_is_over(other) for other in others if other)
+        return True
 
 
-def _is_ending(fields: Sequence[bytes]) -> bool:
+def _fields(process: Path) -> list[bytes]:
+    try:
+        return (process / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _is_over(fields: Sequence[bytes]) -> bool:
     return fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _EXITING)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
+from tachograph.node.ranks.frames import LAST_INSTANT
 from tachograph.wire import MAX_NOTICE_BYTES, cut
 
 FAILED_AFTER_SECONDS = 20.0
@@ -48,6 +49,8 @@ def raised(given: object, before: Raised | None, made: float, now: float, heard:
     category, message, told = map(given.get, ("category", "message", "time")) if isinstance(given, dict) else [None] * 3
     if not isinstance(category, str) or not isinstance(message, str) or not isinstance(told, (int, float)):
         raise ValueError("no exception")
+    if not 0 <= told <= LAST_INSTANT:  # an integer may be too long for a double
+        raise ValueError("no time at which it can have been raised")
     at = now - max(0.0, made - told)
     if before is not None and (told == before.told or abs(before.at - at) < SAME_SECONDS):
         at, seen = before.at, before.seen

@@ -14,6 +14,7 @@ from tachograph.catalog.metric import ALL, SERIES_LEVELS
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
+from tachograph.node.ranks.iterations import Iterations
 from tachograph.node.ranks.last_words import SILENCE, LastWords, last_words
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NamedRank, NewNames
@@ -143,6 +144,7 @@ class Rank:
         if self.named is not None:
             self.series.name(self.named)
         self._recent = RecentSteps()
+        self.iterations = Iterations()
         self.saves = SaveTimes()
         self.unsaid = Unsaid()
         self._counted = 0.0
@@ -185,7 +187,7 @@ class Rank:
         if self._process is not None:
             self._process.look()
             if self._process.where:
-                self.where = self._process.where
+                self.where = self._labelled("where", self._process.where)
 
     @property
     def process_state(self) -> str:
@@ -299,7 +301,7 @@ class Rank:
     def fail(self, category: str, message: str = "") -> None:
         """Make the end of the rank a failure, since what it raised, if it did."""
         self.outcome, self.end_reason = "failed", known_reason(category)
-        self._last_words = last_words(self.end_reason, message)
+        self._last_words = self._words(self.end_reason, message)
         self.series.fail(self._last_words.category)
         last = self._last_raised
         if last is not None and (self.progress is None or self.progress <= last.at):
@@ -315,7 +317,7 @@ class Rank:
     def last_words(self, now: float) -> LastWords:
         """Return what the rank said when it failed, also while its process lives."""
         failed = self.failed_by(now)
-        return self._last_words if failed is None else last_words(failed.category, failed.message)
+        return self._last_words if failed is None else self._words(failed.category, failed.message)
 
     def failed_by(self, now: float) -> Raised | None:
         """Return what a living rank has failed by: an exception that has held it up for long enough."""
@@ -346,7 +348,7 @@ class Rank:
         self._note_phase(state, now, before)
         self._dropped = max(self._dropped, state.dropped)
         self.notices = self._texts(state.notices)
-        self.where = self._text(state.where, MAX_WHERE_BYTES)
+        self.where = self._labelled("where", self._text(state.where, MAX_WHERE_BYTES))
         self.still = self._seconds(state.still)
         if self._process is not None:
             self._process.go_on()
@@ -367,6 +369,7 @@ class Rank:
         self._saved.take(self.series.gauge(_SAVED), state.time, now, before)
         self._nonfinite.take(self.series.gauge(_NONFINITE), state.time, now, before)
         self._recent.take(self.series, now, self.progress, self.progress_wall)
+        self.iterations.take(self.series, self.phase, self.phase_seconds(now))
         self.saves.take(self.series, self.phase)
         if self.started is None:
             accounted = self.series.total(_PHASES) or 0.0
@@ -603,6 +606,17 @@ class Rank:
         if isinstance(value, str) and fits(value, longest):
             return value
         self._drops["wrong_type"] += 1
+        return ""
+
+    def _words(self, reason: str, message: str) -> LastWords:
+        said = last_words(reason, message)
+        return said._replace(line=self._labelled("words", said.line))
+
+    def _labelled(self, what: str, text: str) -> str:
+        """Return a text that becomes a label while the rank is in its phase; "" where its user's names have no room."""
+        if not text or (self.named is not None and self.named.takes(what, f"{self.phase} {text}")):
+            return text
+        self._drops["series_limit"] += 1
         return ""
 
     def _seconds(self, value: object) -> float:

@@ -47,6 +47,10 @@ what it had, such as a GPU's memory, and its parent collects it. No longer: what
 ORPHANED_SECONDS = 3.0
 """Silence after which it is asked whether the process still lives: a child that it forked may hold its connection."""
 
+OUTLIVED_SECONDS = 10.0
+"""Frames that come so long after the process has ended are another's, as a daemon's that has left its parent: how the
+former ended says nothing about the rank. Its own may be read late."""
+
 _encode = msgspec.json.encode
 _log = logging.getLogger(__name__)
 
@@ -83,6 +87,8 @@ class RankConnection(asyncio.BufferedProtocol):
         self._leaving = False
         self._ended = False
         self._is_orphaned = False
+        self._over_since = 0.0
+        """When it was first seen that the process is over, though frames come."""
         self._tokens = float(BURST)
         self._refilled = self.quiet_since = clock()
         self.greeted = False
@@ -136,6 +142,10 @@ class RankConnection(asyncio.BufferedProtocol):
         """
         process, transport, was = self._process, self._transport, self._is_orphaned
         is_silent = self._clock() - self._refilled > ORPHANED_SECONDS
+        if process is not None and not is_silent and process.is_over:
+            self._over_since = self._over_since or self._clock()
+            if self._refilled - self._over_since > OUTLIVED_SECONDS:
+                self._release_process()
         self._is_orphaned = is_silent and process is not None and not process.lives
         if was and self._is_orphaned and transport is not None and transport.is_reading():
             transport.abort()
@@ -154,7 +164,7 @@ class RankConnection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(UNSURE_SECONDS, conclude)
 
     def _who(self, rank: Rank) -> dict[str, object]:
-        return {"run": rank.hello.run, "rank": rank.hello.rank, "pid": self.peer.pid}
+        return {"run": rank.hello.run, "rank": rank.hello.rank, **self.peer._asdict()}
 
     def _gone(self, rank: Rank, status: int | None) -> None:
         """Conclude how the process of a rank ended, and log that."""
@@ -273,7 +283,7 @@ class RankConnection(asyncio.BufferedProtocol):
         except FrameError as error:
             self._refuse(error.reason, str(error))
         except Exception:  # noqa: BLE001 - a bug triggered by one line must not end the rank or the loop
-            _log.exception("frame could not be processed")
+            _log.exception("frame could not be processed", extra=self.peer._asdict())
             self._refuse("invalid", "the exporter could not process this frame: see its log")
         return True
 
@@ -294,7 +304,7 @@ class RankConnection(asyncio.BufferedProtocol):
             rank = self._table.bye(self, frame)
             self._table.frames += 1
             self.greeted = False
-            _log.info(f"rank {rank.outcome}", extra={"run": rank.hello.run, "rank": rank.hello.rank})
+            _log.info(f"rank {rank.outcome}", extra=self._who(rank))
             self._watch_end(rank, decides=frame.at_exit)
         elif isinstance(frame, BoxPart):
             self._table.box(self, frame)
@@ -321,7 +331,7 @@ class RankConnection(asyncio.BufferedProtocol):
             self._release_process()
             if self._transport is not None:
                 self._process = PeerProcess.of(self._transport.get_extra_info("socket"), self.peer, hello.pid)
-            _log.info("rank connected", extra={"run": welcome.run, "rank": hello.rank, "pid": self.peer.pid})
+            _log.info("rank connected", extra={"run": welcome.run, "rank": hello.rank, **self.peer._asdict()})
         self.greeted = True
         self._table.frames += 1
         known: dict[str, object] = {} if welcome.ended is None else {"ended": welcome.ended}
@@ -362,15 +372,14 @@ class RankConnection(asyncio.BufferedProtocol):
             self._table.exited(rank, status, decides=decides)
             if rank.end_note:
                 what = "rank failed" if rank.outcome == "failed" else "process ended badly"
-                where = {"run": rank.hello.run, "rank": rank.hello.rank}
-                _log.info(f"{what} after it said that it finished", extra={**where, "end": rank.end_note})
+                _log.info(f"{what} after it said that it finished", extra={**self._who(rank), "end": rank.end_note})
 
         self._process = None
         self._ends.watch(process, exited)
 
     def _release_process(self) -> None:
         process, self._process = self._process, None
-        self._status = None
+        self._status, self._over_since = None, 0.0
         if process is not None:
             process.close()
 

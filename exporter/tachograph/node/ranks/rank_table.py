@@ -174,8 +174,7 @@ class RankTable:
             rank.began = rank.began or self._clock.monotonic()
             self.shares.of(peer.uid).series += rank.series.size - (old.series.size if old is not None else 0)
             run.restarts.pop(hello.rank, None)
-        if not rank.name(self.shares.of(peer.uid).names):
-            self.shares.exceeded(peer.uid, "names")
+        rank.name(self.shares.of(peer.uid).names)
         self._by_link[link] = rank
         self._said_bye.pop(link, None)
         self.heard(link)
@@ -262,9 +261,10 @@ class RankTable:
         run.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
 
     def _note_dropped(self, uid: int, series: int, names: int) -> None:
-        """Charge series dropped from a frame to their user, unless the limit of one rank was what they exceeded."""
-        if names:
-            self.shares.exceeded(uid, "names", names)
+        """Charge series dropped from a frame to their user, unless the limit of one rank was what they exceeded.
+
+        `names` of them were new ones, which were charged when they were refused.
+        """
         if series > names and self.shares.of(uid).series >= self._limits.series:
             self.shares.exceeded(uid, "series", series - names)
 
@@ -395,8 +395,8 @@ class RankTable:
             rank.states.add(self.state_of(rank))
             if rank.ended is not None and now - rank.ended > self._retention(rank):
                 self._forget(rank)
-            elif rank.named is None and rank.ended is None and not rank.name(self.shares.of(rank.peer.uid).names):
-                self.shares.exceeded(rank.peer.uid, "names")
+            elif rank.named is None and rank.ended is None:
+                rank.name(self.shares.of(rank.peer.uid).names)
         if now - self._restored > RECONNECTED_SECONDS:
             self._show_ended(now)
         if now - self._restored > self._limits.retention:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.names import NewNames
@@ -29,6 +30,9 @@ CONNECTION_COST = 0.0003
 SHORTEST_WAIT_SECONDS = 0.02
 """Shortest time for which a user over the CPU share is not read, so that not every frame causes a wake-up."""
 
+LONGEST_DEBT_SECONDS = 10.0
+"""What a user has taken of others' parts is held against that user for no longer."""
+
 MOST_USERS = 32
 """Users that the counter of exceeded shares tells apart, since with user namespaces one person can have many uids."""
 
@@ -45,7 +49,7 @@ class Share:
         "_is_awaited", "_refilled", "_shares", "_spent", "_waiting", "connections", "kept_bytes", "names", "series",
     )  # fmt: skip
 
-    def __init__(self, shares: Shares, now: float) -> None:
+    def __init__(self, shares: Shares, uid: int, now: float) -> None:
         self._shares = shares
         self._spent = 0.0
         self._refilled = now
@@ -54,24 +58,31 @@ class Share:
         self.connections = 0
         self.kept_bytes = 0
         self.series = 0
-        self.names = NewNames(shares.clock)
+        self.names = NewNames(shares.clock, partial(shares.exceeded, uid, "names"))
 
     def spend(self, seconds: float) -> None:
         """Charge CPU seconds."""
         self._spent += seconds
+        self._shares.spend(seconds)
 
     def spend_on_frame(self, seconds: float) -> None:
         """Charge the CPU seconds of one frame."""
-        self._spent += seconds
+        self.spend(seconds)
         self._shares.note_frame(seconds)
 
     def wait_seconds(self) -> float:
-        """Return the seconds until this user may be served again; 0 while some of the share is left."""
+        """Return the seconds until this user may be served again; 0 while some of the share is left, or of the whole.
+
+        What others leave is everybody's: those who are connected and send nothing take nothing.
+        """
         now = self._shares.clock()
         rate = WORK_RATE / self._shares.users
         self._spent = max(0.0, self._spent - (now - self._refilled) * rate)
         self._refilled = now
-        return max(0.0, (self._spent - WORK_BURST / self._shares.users) / rate)
+        own = max(0.0, (self._spent - WORK_BURST / self._shares.users) / rate)
+        if own > LONGEST_DEBT_SECONDS:
+            self._spent = WORK_BURST / self._shares.users + LONGEST_DEBT_SECONDS * rate
+        return min(own, self._shares.wait_seconds()) if own else 0.0
 
     def in_turn(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` once some of the share is left, after those of this user that wait already.
@@ -102,6 +113,7 @@ class Shares:
         self._of: dict[int, Share] = {}
         self.users = 1
         """Users who share the work: those with a connection, at least 1."""
+        self._spent, self._refilled = 0.0, clock()
         self._ticked = clock()
         self.throttled_seconds = 0.0
         self._frame_cost = RecentPeak(clock)
@@ -118,8 +130,19 @@ class Shares:
         """Return a user's share."""
         share = self._of.get(uid)
         if share is None:
-            share = self._of[uid] = Share(self, self.clock())
+            share = self._of[uid] = Share(self, uid, self.clock())
         return share
+
+    def spend(self, seconds: float) -> None:
+        """Charge CPU seconds to all users together."""
+        self._spent += seconds
+
+    def wait_seconds(self) -> float:
+        """Return the seconds until some of what all users have together is left."""
+        now = self.clock()
+        self._spent = max(0.0, self._spent - (now - self._refilled) * WORK_RATE)
+        self._refilled = now
+        return max(0.0, (self._spent - WORK_BURST) / WORK_RATE)
 
     def note_frame(self, seconds: float) -> None:
         """Note the CPU seconds of one frame."""
@@ -158,10 +181,6 @@ class Shares:
 
     def _count_users(self) -> None:
         self.users = max(1, sum(share.connections > 0 for share in self._of.values()))
-
-    def largest(self) -> int:
-        """Return the user with the most connections."""
-        return max(self._of, key=lambda uid: self._of[uid].connections)
 
     def tick(self) -> None:
         """Count the time in which a user had to wait, and forget users who left; call it about once a second."""

@@ -6,10 +6,12 @@ import asyncio
 import logging
 import time
 
+from msgspec import structs
+
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.saved_totals import encode
-from tachograph.node.ranks.state_file import StateFile, boot_id
+from tachograph.node.ranks.state_file import MAX_BYTES, StateFile, boot_id
 
 SAVE_EVERY_TICKS = 2
 """Saving wakes a thread. Sums on the page are as old as the last save; a restart takes nothing back, for what ranks
@@ -55,7 +57,10 @@ class StateKeeper:
     async def _save(self) -> None:
         sums = self._table.sums()
         try:
-            data = encode(self._table.saved(self._boot))
+            totals = self._table.saved(self._boot)
+            data = encode(totals)
+            if len(data) > MAX_BYTES:  # of forgotten ranks there may be many, where users have many uids
+                data = encode(structs.replace(totals, lives=[]))
             if data != self._saved:
                 await self._write(data)
                 self._saved = data

@@ -14,7 +14,7 @@ from tachograph.node.log import OncePerMinute
 
 
 class HttpErrors(logging.Logger):
-    """The logger given to aiohttp: a malformed request is logged in one line, without traceback."""
+    """The logger given to aiohttp: what clients do is one line, without a traceback."""
 
     def __init__(self, lines: OncePerMinute) -> None:
         super().__init__("aiohttp.server", logging.ERROR)
@@ -25,6 +25,8 @@ class HttpErrors(logging.Logger):
         if isinstance(exc_info, HttpProcessingError):
             where = args[0] if args else ""
             self._lines.warning("malformed HTTP request", peer=where, error=_first_line(exc_info))
+        elif isinstance(exc_info, ConnectionError):
+            self._lines.warning("HTTP client gone before its answer", error=_first_line(exc_info))
         elif isinstance(exc_info, BaseException):
             self._lines.warning(f"HTTP request failed: {type(exc_info).__name__}", exc_info)
         else:

@@ -19,11 +19,11 @@ TURN_RECORDS = 2000
 FALLEN_OFF_THE_BUS = 79
 
 _HEAD = re.compile(rb"(\d{1,5}),\d{1,20},(\d{1,20})(?:,[^;]*)?;(.*)", re.DOTALL)
-_BUS = r"(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
-_BUS_ID = re.compile(_BUS)
-
 # Drivers pad their columns, and the kernel writes a tab as \x09: no pattern counts on one blank.
 _GAP = r"(?:\s|\\x09)"
+_BUS = rf"(?:PCI:{_GAP}*)?((?:[0-9a-fA-F]{{4,8}}:)?[0-9a-fA-F]{{2}}:[0-9a-fA-F]{{2}})(?:\.[0-7])?"
+_BUS_ID = re.compile(_BUS)
+
 # Anchored, because a process may call itself whatever it likes and the driver prints process names. Spellings, oldest
 # first: "Xid (0000:03:00): 14, Ch 1" · "Xid (PCI:0000:1b:00): 79, pid=…" · MIG: "Xid (PCI:0000:98:00 GPU-I:05): 94, …".
 _XID = re.compile(
@@ -37,8 +37,8 @@ _PROCESS = re.compile(
 # How bad an Xid is, where the text says so, and whether it was injected for a test (i1). Spellings: "145, RLW_RXPIPE
 # Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)" · "149, NETIR_LINK_EVT  Fatal   XC0 i0 …" · "74, pid=…, name=…,
 # NVLink: fatal error detected on link 14(…". It is matched with one blank between words and no punctuation there.
-_SEVERITY = re.compile(r" ?(?:[\w/.-]+ ){0,2}?(non[- ]?fatal|fatal)\b(?: XC\d+ i(\d+)\b)?", re.IGNORECASE)
-_BETWEEN_WORDS = re.compile(r"(?:[\s,:;]|\\x09)+")
+_SEVERITY = re.compile(r" ?(?:[\w/.-]+ ){0,2}?(non[- _]?fatal|fatal)\b(?: XC\d+ i(\d+)\b)?", re.IGNORECASE)
+_BETWEEN_WORDS = re.compile(r"(?:[\s,:;|=()\[\]]|\\x09)+")
 _SEVERITY_WITHIN = 256  # characters, padding included
 # A GPU that is gone when the driver looks for it is reported without an Xid.
 _FALLEN = re.compile(

@@ -148,3 +148,33 @@ def test_generation_is_slow_and_not_hung(phase: str) -> None:
         for generated in (0.0, 40.0, 200.0, 900.0)
     ]
     assert found == [1800, 300, 600, 1800]
+
+
+def generates(node: Any, times: int, seconds: int, phase: str = "generate") -> None:
+    """Have two ranks generate for so long, and make four steps after it, a few times; the last time they stay there."""
+    for number in range(1, times + 1):
+        for spent in range(0, seconds + 1):
+            for rank in range(2):
+                total = (number - 1) * seconds + spent
+                node.says(
+                    rank, "generate", made=float(spent), steps_total=4 * (number - 1), recent_step_seconds=1.0,
+                    phase_seconds_total={phase: total or 0.001},
+                )  # fmt: skip
+            node.turn(1, *range(2))
+        for step in range(4):
+            for rank in range(2):
+                node.says(
+                    rank, "backward", made=0.0, steps_total=4 * (number - 1) + step + 1, recent_step_seconds=1.0,
+                    phase_seconds_total={phase: number * seconds},
+                )  # fmt: skip
+            node.turn(1, *range(2))
+
+
+@pytest.mark.parametrize(("times", "limit"), [(3, 1803), (6, 303)])
+def test_a_loop_that_generates_for_seconds_does_not_wait_half_an_hour(node: Any, times: int, limit: float) -> None:
+    """Once it is known how long generation takes, five minutes hold, or three times the longest."""
+    generates(node, times, 2)
+    node.says(0, "collective", made=0.0, steps_total=4 * times, recent_step_seconds=1.0)
+    node.says(1, "reward", made=0.0, steps_total=4 * times, recent_step_seconds=1.0)
+    node.turn(60, *range(2))
+    assert node.told("pause_limit_seconds")["pause_limit_seconds", "some_pause"] == limit

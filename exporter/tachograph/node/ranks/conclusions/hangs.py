@@ -93,8 +93,8 @@ def pauses(
 ) -> dict[str, float]:
     """Return how long ranks that do this may pause, beside three usual steps, by catalog.PAUSE_LIMITS.
 
-    `longest` is the longest pause so far, `generated` that of those in which the loop generated. While the usual step
-    is not known, every pause may be a long one, and so may the first generation.
+    `longest` is the longest pause so far, `generated` that of those in which the loop generated, 0 while too few did.
+    While the usual step is not known, every pause may be a long one, and so may generation while that is not known.
     """
     seconds = FIRST_SAVE_SECONDS if "checkpoint" in phases and not has_saved else PAUSE_SECONDS
     if not {*catalog.GENERATION}.isdisjoint(phases):
@@ -226,7 +226,8 @@ class Hang:
         has_saved = any(rank.saved_at is not None or rank.saves.count for rank in view.states)
         has_step = view.step_seconds is not None
         of_generation = (gap.seconds for gap in self._gaps if not gap.phases.isdisjoint(catalog.GENERATION))
-        generated = max(of_generation, default=0.0)
+        is_known = any(rank.iterations.are_known for rank in members(view))
+        generated = max(of_generation, default=view.hang_limit) if is_known else 0.0
         found = pauses(phases, longest, has_step=has_step, has_saved=has_saved, generated=generated)
         if not found and (usual := self._usual_gap(phases, view)):
             found = {SOME_PAUSE: usual}
