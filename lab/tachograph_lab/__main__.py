@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = {
     "fleet": "run a simulated fleet behind real exporters",
     "campaign": "replay random incidents and check that each page names the culprit",
     "healthy": "replay healthy days, which must cause no notification",
+    "supervised": "supervise incidents in shadow mode and report how right it would have been",
 }
 """The name of each command, which is also that of its module in `commands/`, and its description."""
 

@@ -92,14 +92,14 @@ def test_help(metric: Metric) -> None:
 
 @every_row
 def test_who_it_is_of(metric: Metric) -> None:
-    """Rank and training series have run and rank, those of a run the run, GPU series index and uuid, others neither."""
+    """Series of ranks have run and rank, of a run and its supervisor the run, of GPUs index and uuid; others none."""
     first = metric.labels[:2]
     if metric.name.startswith("tachograph_train_") and metric.merged:
         assert metric.labels == ("run", metric.own_label) if metric.own_label else metric.labels == ("run",)
         assert metric.kind in (COUNTER, HISTOGRAM)  # what is added up over the ranks of a node must be a sum
     elif metric.name.startswith(("tachograph_rank_", "tachograph_train_")) or metric is catalog.CLIENT_DROPPED:
         assert first == catalog.RANK
-    elif metric.name.startswith("tachograph_run_"):
+    elif metric.name.startswith(("tachograph_run_", "tachograph_supervisor_")):
         assert metric.labels[0] == "run"
     elif metric.name.startswith("tachograph_gpu_"):
         assert first == catalog.GPU

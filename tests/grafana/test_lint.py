@@ -25,6 +25,8 @@ EXCLUDED = {
 SINCE_THE_START = {
     ("run", "Spikes and non-finite steps"): "counts of an attempt: few, and what matters is that there is one",
     ("run", "Allocation failures"): "counts of an attempt: few, and what matters is that there is one",
+    ("incident", "Decisions of the supervisor"): "a step is a decision, of which there are a few a week",
+    ("incident", "Restarts by the supervisor"): "the steps that all restarts have cost so far",
     ("ranks", "Failed collectives"): "counts of an attempt: one is too many",
     ("node", "ECC errors"): "NVML's own count since the driver was loaded; rare, a rate would round it away",
     ("node", "Remapped rows and retired pages"): "rows and pages over the part's life: a rate of them means nothing",

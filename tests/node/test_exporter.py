@@ -64,7 +64,7 @@ def witness(exporter: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
 BAD_FRAMES = {
     "malformed": (b'{"v":1,"type":\n', "JSON"),
     "version": (b'{"v":2,"type":"state"}\n', "this exporter speaks v=1"),
-    "type": (b'{"v":1,"type":"shout"}\n', "expected hello, state, box, bye or unrecorded"),
+    "type": (b'{"v":1,"type":"shout"}\n', "expected hello, state, box, bye, unrecorded or supervisor"),
     "invalid": (b'{"v":1,"type":"state","seq":"one","time":1}\n', "seq"),
     "oversized": (b'{"v":1,"pad":"' + b"x" * 70_000 + b'"}\n', "65536 bytes"),
     "no_hello": (b'{"v":1,"type":"state","seq":1,"time":1}\n', "say hello first"),

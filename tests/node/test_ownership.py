@@ -15,7 +15,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.process_status import process_status
 from tachograph.node.ranks import gpu_owners
-from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, Supervision
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
@@ -130,6 +130,11 @@ def boxed(node: Node, uid: int, run: str, rank: int) -> None:
         node.table.box(node.links[uid, 203], part)
 
 
+def supervised(node: Node, uid: int, run: str, rank: int) -> None:
+    """Speak as the supervisor of the run."""
+    node.table.supervised(Supervision(v=1, run=run, mode="failed", blind_seconds=900.0), Peer(uid, 203))
+
+
 Say = Callable[[Node, int, str, int], None]
 OWN = "yes no no no no no"
 ROWS: Mapping[str, tuple[Say, str]] = {
@@ -140,6 +145,7 @@ ROWS: Mapping[str, tuple[Say, str]] = {
     "job, facts, coordinates": (saying(job={"scheduler": "slurm", "job_id": "7"}, coordinates={"tp": 3}), OWN),
     "metrics, notices, last words": (saying(metrics={"loss": 9.0}, notices=["http://evil.example"]), OWN),
     "box": (boxed, OWN),
+    "supervisor": (supervised, OWN),
 }
 COLUMNS = (
     "the sender's run", "another run of the user", "another user's run", "… on another node",

@@ -17,14 +17,14 @@ from tachograph import wire
 from tachograph.catalog import index as catalog
 from tachograph.node import histograms
 from tachograph.node.ranks import boxes, limits, rank, rank_connection, rank_table, series
-from tachograph.node.ranks.frames import BoxPart, Bye, Hello, Peer, State, Unrecorded, decode
+from tachograph.node.ranks.frames import BoxPart, Bye, Hello, Peer, State, Supervision, Unrecorded, decode
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
 
-EXIT, AT_EXIT, BOX, CAPTURE, UNRECORDED = (
+EXIT, AT_EXIT, BOX, CAPTURE, UNRECORDED, SUPERVISOR = (
     next(block for block in BLOCKS if f'"{name}":' in block)
-    for name in ("exit_code", "at_exit", "parts", "capture", "why")
+    for name in ("exit_code", "at_exit", "parts", "capture", "why", "mode")
 )
 
 
@@ -36,7 +36,7 @@ def exporter(exporter_at: Callable[..., Any]) -> Any:
 def test_the_worked_frames_work(exporter: Any) -> None:
     """Every frame on the page, sent as it stands, does what the page says: nothing is refused or dropped."""
     hello, answer, later_answer, state, bye, refusal = (
-        block for block in BLOCKS if block not in (EXIT, AT_EXIT, BOX, CAPTURE, UNRECORDED)
+        block for block in BLOCKS if block not in (EXIT, AT_EXIT, BOX, CAPTURE, UNRECORDED, SUPERVISOR)
     )
     rank, began = exporter.speaker(), time.time()
     rank.raw(hello.encode() + b"\n")
@@ -91,6 +91,20 @@ def test_the_box_works(table: Any) -> None:
     assert link.asked == ["asked for by alice"]
 
 
+def test_the_supervisor_works(exporter: Any) -> None:
+    """The example, sent as it stands on a connection that is closed at once, is shown with all that it says."""
+    supervisor = exporter.speaker()
+    supervisor.raw(SUPERVISOR.encode() + b"\n")
+    supervisor.close()
+    exporter.eventually(lambda: exporter.scrape().value("supervisor_restarts_left", run="llama-7b") == 2)
+    shown = exporter.scrape()
+    assert shown.value("supervisor_actions_total", run="llama-7b", action="restart", outcome="done") == 1
+    assert shown.value("supervisor_look_age_seconds", run="llama-7b", mode="act") >= 0
+    assert shown.value("supervisor_blind_seconds", run="llama-7b") == 0
+    assert shown.value("supervisor_recovery_seconds", run="llama-7b") == 41.5
+    assert shown.value("supervisor_lost_steps_total", run="llama-7b") == 12
+
+
 class Link:
     """A connection that can be asked for a box."""
 
@@ -124,7 +138,14 @@ def test_the_talk_by_hand_works(exporter: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "frame"), [("hello", Hello), ("state", State), ("box", BoxPart), ("unrecorded", Unrecorded)]
+    ("kind", "frame"),
+    [
+        ("hello", Hello),
+        ("state", State),
+        ("box", BoxPart),
+        ("unrecorded", Unrecorded),
+        ("supervisor", Supervision),
+    ],
 )
 def test_fields_are_listed(kind: str, frame: Any) -> None:
     """Each field of a frame has its line and stands in the worked example, and neither has one that the code lacks."""
@@ -158,7 +179,7 @@ def test_error_texts(exporter: Any) -> None:
     for line, error in (
         ('{"v":1,"x"}', "not one JSON object on one line: JSON is malformed: expected ':' (byte 10)"),
         ('{"v":2,"type":"hello"}', "version v=2: this exporter speaks v=1"),
-        ('{"v":1,"type":"shout"}', "unknown type 'shout': expected hello, state, box, bye or unrecorded"),
+        ('{"v":1,"type":"shout"}', "unknown type 'shout': expected hello, state, box, bye, unrecorded or supervisor"),
         ('{"v":1,"type":"hello","rank":0}', "hello: Object missing required field `run`"),
         ('{"v":1,"type":"bye","outcome":"failed"}', "this connection speaks for no rank: say hello first"),
         ("x" * 65_537, "a frame has at most 65536 bytes; reading on at the next line"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.supervise import journal
+from tachograph.supervise import journal, policy
 from tachograph.watch.private_exporter import PrivateExporter, private_exporter
 
 RANKS = Path(__file__).with_name("ranks.py")
@@ -61,7 +61,10 @@ class Supervised:
             "GLOO_SOCKET_IFNAME": "lo", **more,
         }  # fmt: skip
         words = [sys.executable, "-W", "ignore", "-m", "tachograph", "supervise", "--run", self.name, "--mode", mode]
-        words += ["--state", str(self.state), *map(str, options), "--", *map(str, command)]
+        impatient = self.folder / "policy.yml"  # the default, but that a frozen rank is not waited for so long
+        impatient.write_text(policy.DEFAULT.read_text().replace("for: 2m", "for: 20s"))
+        words += ["--state", str(self.state), "--policy", str(impatient)]
+        words += [*map(str, options), "--", *map(str, command)]
         self.processes.append(
             subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )

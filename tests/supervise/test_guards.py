@@ -595,3 +595,11 @@ def test_a_command_that_cannot_be_started_is_an_end(folder: Path) -> None:
     assert world.supervise() == 127
     assert "cannot be started: Resource temporarily unavailable" in world.said[-1]
     assert world.entries[-1]["kind"] == "ended"
+
+
+def test_a_lock_that_is_held_for_a_minute_is_left_alone(folder: Path) -> None:
+    """A rank that holds Python's lock while it writes JSON sends nothing, and goes on by itself."""
+    locked = run(rank(0), rank(1, state="frozen", process="R (running)"), state="frozen")
+    world = World(folder, lambda _, seconds: locked if 60 < seconds < 130 else run(), ends=[(0, 300.0)])
+    assert world.supervise() == 0
+    assert world.did == ["started"]

@@ -197,7 +197,8 @@ def test_the_history_is_a_table(tmp_path: Path) -> None:
     assert said[-1] == "attempts: 2, furthest step 10, restarts that count: 1 in the last hour, 1 since the run began"
     World(tmp_path / "b", lambda *_: dead(), ends=[(1, 5.0)], mode="shadow").supervise()
     said = history.lines(journal.read(tmp_path / "b" / NAME), 1_790_000_100.0)
-    assert [line[21:33].strip() for line in said[:-1]] == ["supervisor", "attempt 0", "would", "failed"]
+    assert [line[21:33].strip() for line in said[:-2]] == ["supervisor", "attempt 0", "would", "failed", "right"]
+    assert said[-1] == "of 1 action that it would have taken 1 were right, 0 wrong, 0 unknown"
 
 
 def test_the_history_of_no_run(tmp_path: Path) -> None:
@@ -225,6 +226,8 @@ WHOLE = {
     "ended": {"how": "failed", "step": 1, "checkpoints": [1], "why": "w"},
     "blind": {"over": True, "why": "w"},
     "fault": {"text": "t"},
+    "recovered": {"attempt": 1, "seconds": 12.5, "lost_steps": 3},
+    "judged": {"id": "a", "action": "restart", "verdict": "right", "why": "w"},
 }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from typing import ClassVar
 import pytest
 
 from tachograph.__main__ import main
-from tachograph.supervise import command, evidence, journal, warden
+from tachograph.collect.private_folder import PrivateFolder
+from tachograph.supervise import command, evidence, evidence_parts, journal, warden
 from tests.supervise.conftest import Supervised, is_running, until
 from tests.supervise.world import run
 
@@ -173,6 +174,7 @@ def test_history_and_confirm_without_a_journal(tmp_path: Path, capsys: pytest.Ca
         (["--mode", "atc", "--", "true"], "--mode: 'atc': did you mean act?"),
         (["--run", "a\nb", "--", "true"], "cannot name a run"),
         (["--exporter", "ftp://x", "--", "true"], "--exporter ftp://x: expected HOST"),
+        (["--alertmanager", "ftp://x", "--", "true"], "expected HOST"),
     ],
 )
 def test_wrong_arguments(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,8 +274,21 @@ def test_evidence_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(evidence, "SECONDS", 0.1)
     monkeypatch.setattr(evidence, "own_process", lambda *_: ["sleep", "60"])
     monkeypatch.setattr(evidence.subprocess, "Popen", InKernel)
-    assert "has what there was" in evidence.keep("http://localhost:1", run(), tmp_path / "evidence", [])
+    assert "has what there was" in evidence.keep({"": "http://localhost:1"}, run(), tmp_path / "evidence", [])
     assert InKernel.made[-1].wait(30.0) == -signal.SIGKILL
+
+
+def test_logs_are_kept_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their ends, as boxes and pages have texts: a key that was printed is nobody's who reads the evidence."""
+    monkeypatch.setattr(evidence_parts, "LOGS_BYTES", 400)
+    secret = "hf_aQ7x2Lm8Zt1KdPwVbN"
+    (tmp_path / "a.log").write_text(f"step 1\n{'x ' * 200}\nlogin with token {secret}\nValueError: no \xff shard\n")
+    (tmp_path / "b.log").write_bytes(b"HF_TOKEN=" + secret.encode() + b"\xff\nlast line")
+    with PrivateFolder(tmp_path / "kept") as folder:
+        assert evidence_parts._logs([tmp_path / "a.log", tmp_path / "b.log"], folder) == "the ends of 2 of 2 files"
+    kept = {path.name[3:]: path.read_text() for path in (tmp_path / "kept" / "logs").iterdir()}
+    assert kept["a.log"] == "login with token [redacted]\nValueError: no \xff shard\n"
+    assert kept["b.log"] == "HF_TOKEN=[redacted]\nlast line\n"
 
 
 def test_the_lock_is_held_while_something_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +310,7 @@ def test_the_lock_is_held_while_something_cannot_be_killed(monkeypatch: pytest.M
     os.close(alone)
     heard, report = os.pipe()
     lock = os.open(os.devnull, os.O_RDONLY)
-    given = json.dumps({"control": control, "report": report, "lock": lock, "grace": 1.0})
+    given = json.dumps({"control": control, "report": report, "lock": lock, "grace": 1.0, "job": ""})
     monkeypatch.setattr(sys, "argv", ["warden", given, "sleep", "60"])
     warden.main()
     assert len(asked) == 3

@@ -10,8 +10,9 @@ from typing import Any
 from tachograph.supervise import policy
 from tachograph.supervise.findings import RankSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME, Journal, read
+from tachograph.supervise.launcher import ChildCommand, Launcher
 from tachograph.supervise.ledger import ACT
-from tachograph.supervise.observer import Clocks
+from tachograph.supervise.observer import Clocks, Silenced, never_silenced
 from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.training import AttemptEnd
 
@@ -31,7 +32,8 @@ def rank(number: int = 0, **facts: Any) -> RankSeen:
 def run(*ranks: RankSeen, **facts: Any) -> RunSeen:
     """A run that makes steps, but for these facts."""
     usual = {
-        "name": "r", "time": 0.0, "state": "running", "world_size": 2, "seconds_without_step": 0.1, "hang_limit": 15.0,
+        "name": "r", "times": (0.0,), "state": "running", "world_size": 2, "seconds_without_step": 0.1,
+        "hang_limit": 15.0,
         "saving_seconds": None, "culprit": None, "checkpoint_step": None, "problems": (), "gpu_trouble": (),
     }  # fmt: skip
     return RunSeen(ranks=ranks or (rank(0), rank(1)), **(usual | facts))
@@ -59,6 +61,7 @@ class Child:
     status: int | None
     at: float
     pid: int = 0
+    job: str = ""
     told: list[int] = field(default_factory=list)
     was_ended: bool = False
     left: int = 0
@@ -91,6 +94,7 @@ class World:
     """By attempt: the status with which the command ends, and after how many seconds."""
 
     mode: str = ACT
+    launcher: Launcher | None = None
     policy: Path = policy.DEFAULT
     signals: Mapping[float, int] = field(default_factory=dict)
     """Signals that the supervisor gets, by seconds since the beginning."""
@@ -105,6 +109,9 @@ class World:
     """By how many seconds somebody sets the time of the day, by seconds since the beginning."""
     on_wait: Callable[[World], None] = lambda _: None
     at: Callable[[str], None] = lambda _: None
+    silenced: Silenced = never_silenced
+    told: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+    """What the exporter is told, and when."""
     last: float = 1800.0
 
     def wait(self, others: object, seconds: float) -> list[int]:
@@ -122,7 +129,7 @@ class World:
 
     def look(self, _: float) -> RunSeen | Unknown:
         seen = self.look_at(len(self.children) - 1, self.now - self.began)
-        return replace(seen, time=self.now) if isinstance(seen, RunSeen) else seen
+        return replace(seen, times=(self.now,)) if isinstance(seen, RunSeen) else seen
 
     def start(self, environment: Mapping[str, str]) -> Child:
         status, after = dict(enumerate(self.ends)).get(len(self.children), (None, 0.0))
@@ -140,8 +147,9 @@ class World:
         journal = Journal(self.folder, clock=self.wall)
         return Supervisor(
             "r", policy.read(self.policy), self.mode, journal, self,
-            start=self.start, keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
+            launcher=self.launcher or ChildCommand(self.start), keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
             clock=Clocks(self.wall, lambda: self.now), at=self.at,
+            tell=lambda facts: self.told.append((self.now, facts())), silenced=self.silenced,
         )  # fmt: skip
 
     def supervise(self) -> int:

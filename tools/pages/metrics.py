@@ -47,6 +47,12 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
         "Label: `run`. Each is about its ranks on one node; rules compare nodes.",
     ),
     (
+        "What the supervisor of a run says",
+        ("tachograph_supervisor_",),
+        ("run",),
+        "Label: `run`. Of [`tachograph supervise`](supervise.md) on this node.",
+    ),
+    (
         "A GPU",
         ("tachograph_gpu_",),
         GPU,

@@ -36,6 +36,7 @@ VARIABLES = (
     Variable("TACHOGRAPH_PLAN_ATTEMPT", RANK, "The same: its number, from 0."),
     Variable("TACHOGRAPH_PLAN_REASON", RANK, "The same: what ended the last one; empty in the first."),
     Variable("TACHOGRAPH_PLAN_STEP", RANK, "The same: the checkpoint's step to go back to; empty: the newest."),
+    Variable("TACHOGRAPH_HEAD_NODE", RANK, "The same, under Slurm: the attempt's first node, for a rendezvous."),
     Variable("TORCH_NCCL_ENABLE_TIMING", RANK, "`1`: NCCL times its collectives ([collectives.md](collectives.md))."),
     Variable("TACHOGRAPH_SOCKET", BOTH, "The socket between ranks and the exporter."),
     Variable("XDG_RUNTIME_DIR", BOTH, "Its folder if `/run/tachograph` cannot be used."),

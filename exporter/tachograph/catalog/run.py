@@ -31,6 +31,15 @@ KIND_OF_END: Mapping[str, str] = MappingProxyType(
 )
 """The kind of an end by its reason; for all other reasons it is `failed`."""
 
+SUPERVISOR_MODES = ("shadow", "ask", "act", "failed")
+"""What a supervisor does about a finding: nothing, what a person confirms, all, or nothing by a fault of its own."""
+
+POLICY_ACTIONS = ("notify", "keep_evidence", "restart", "restart_from_checkpoint", "exclude_node", "stop", "leave")
+"""What the policy of a supervisor may have done."""
+
+SUPERVISOR_OUTCOMES = ("would", "asked", "held", "done", "failed", "right", "wrong", "unknown")
+"""What comes of a supervisor's decision; the last three judge one of shadow mode by what happened afterwards."""
+
 ROWS = Rows()
 _row = ROWS.add
 
@@ -413,4 +422,32 @@ RUN_HANG_SUSPECT = _row(
 RUN_HANG_SUSPECT_ENQUEUED = _row(
     "run_hang_suspect_enqueued", GAUGE, "", ("run", "rank", "gpu", "uuid", "group"),
     "Sequence number of the last collective of such a rank (run_hang_suspect_seconds) in each process group.",
+)  # fmt: skip
+
+# Of `tachograph supervise`, as the run's supervisor on this node reports itself.
+SUPERVISOR_LOOK_AGE = _row(
+    "supervisor_look_age_seconds", GAUGE, "seconds", ("run", "mode"),
+    "Seconds since the supervisor of the run last looked, by its mode; failed: it does nothing any more.",
+    vocabulary=SUPERVISOR_MODES,
+)  # fmt: skip
+SUPERVISOR_BLIND = _row(
+    "supervisor_blind_seconds", GAUGE, "seconds", ("run",),
+    "Seconds for which the supervisor has known nothing of its run; 0 while it does.",
+)  # fmt: skip
+SUPERVISOR_RESTARTS_LEFT = _row(
+    "supervisor_restarts_left", GAUGE, "", ("run",),
+    "Restarts left in the supervisor's budget, of the last hour or of the run, whichever is less.",
+)  # fmt: skip
+SUPERVISOR_ACTIONS = _row(
+    "supervisor_actions_total", COUNTER, "", ("run", "action", "outcome"),
+    "Decisions of the supervisor since its journal began; right, wrong and unknown are what became of would.",
+    vocabulary=SUPERVISOR_OUTCOMES,
+)  # fmt: skip
+SUPERVISOR_RECOVERY = _row(
+    "supervisor_recovery_seconds", GAUGE, "seconds", ("run",),
+    "Seconds from the last failure that the supervisor restarted the run for to the next step.",
+)  # fmt: skip
+SUPERVISOR_LOST_STEPS = _row(
+    "supervisor_lost_steps_total", COUNTER, "", ("run",),
+    "Steps that were made again after the supervisor's restarts.",
 )  # fmt: skip

@@ -118,6 +118,8 @@ KINDS = (
     Kind("GoodputLow", SPEED, "compute", "goodput", restart=True),
     Kind("GpuIdleInRun", SPEED, "compute", "idle_gpus", restart=True),
     Kind("RunNameShared", WATCHED, "configuration", "name_shared"),
+    Kind("SupervisorOutOfBudget", WATCHED, "monitoring", "unsupervised"),
+    Kind("SupervisorBlind", WATCHED, "monitoring", "unsupervised"),
     Kind("RecorderMisused", WATCHED, "configuration", "misuse"),
     Kind("TelemetryLost", WATCHED, "monitoring", "blind"),
     Kind("ExporterDown", WATCHED, "monitoring", "blind"),

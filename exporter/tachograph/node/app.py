@@ -82,7 +82,7 @@ class Exporter:
         pages = Pages(
             samples=self.samples,
             status_page=self._status_page,
-            judgement=lambda may_read: self._judged(may_read).as_json(),
+            judgement=self.judgement,
             ready=self._ready,
             generation=lambda: self._ticks,
             share_of=lambda uid: self._table.shares.of(uid) if self._table.has_run_of(uid) else None,
@@ -206,6 +206,10 @@ class Exporter:
             Sample(catalog.EXPORTER_TIME, (), self._clock.wall()),
             *process_samples(),
         ]
+
+    def judgement(self, may_read: MayRead = lambda _: True) -> str:
+        """Return what `/api/node` answers."""
+        return self._judged(may_read).as_json()
 
     def _rank_samples(self) -> list[Sample | HistogramSample]:
         start = time.perf_counter()

@@ -10,35 +10,46 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from tachograph import atomic_file
+from tachograph.alertmanager_api import AlertmanagerError
 from tachograph.client.core.arguments import name as valid_name
 from tachograph.client.hello.identity import discover
 from tachograph.command_line import CommandParser
 from tachograph.http_client import without_password
+from tachograph.humanize import listed
 from tachograph.printable import printable
 from tachograph.process_tree import adopt_orphans
 from tachograph.redact import redact
 from tachograph.server_address import exporter_url, web_socket_path
-from tachograph.supervise import evidence, history, journal
+from tachograph.supervise import evidence, history, journal, slurm
 from tachograph.supervise import policy as policies
 from tachograph.supervise.findings import TRIGGERS, FindingSource
+from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
+from tachograph.supervise.launcher import ChildCommand, Launcher, restarter
 from tachograph.supervise.ledger import MODES, SHADOW
-from tachograph.supervise.memory import ASKED
+from tachograph.supervise.memory import remember
+from tachograph.supervise.observer import RunWatch, Silenced, never_silenced
 from tachograph.supervise.policy import Policy
+from tachograph.supervise.several_nodes import SeveralNodes
 from tachograph.supervise.signals import Signals
+from tachograph.supervise.silences import MaintenanceSilences
+from tachograph.supervise.slurm_job import SlurmJob, is_srun, job_nodes
 from tachograph.supervise.supervisor import CONFIRMATIONS, Supervisor
+from tachograph.supervise.totals import ASKED
 from tachograph.supervise.training import AttemptProcesses
 from tachograph.watch.program import end_as
 from tachograph.wire import socket_path
 from tachograph.wrapping import fitted
 
 FOLDER = "tachograph-supervise"
+NODE = "{node}"
+"""Stands for the name of each node in --exporter."""
 EPILOG = """\
 The command runs as a child and gets every signal; any exit status but these is
 its own. In shadow mode nothing is done; the journal has what would be.
@@ -111,7 +122,18 @@ def _parser() -> CommandParser:
         help="a log or a folder of logs, whose ends are evidence (repeatable)",
     )  # fmt: skip
     parser.add_argument("--state", type=Path, metavar="FOLDER", help=f"of journal and plans (default: {FOLDER}/RUN)")
-    parser.add_argument("--exporter", metavar="NODE|URL", help="the exporter (default: the one of the ranks' socket)")
+    parser.add_argument(
+        "--exporter", metavar="NODE|URL",
+        help="the exporter (default: the one of the ranks' socket; {node} in it is each node of a Slurm job)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--spares", type=_count, default=0, metavar="N",
+        help="nodes of a Slurm job that wait to take another's place (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--alertmanager", metavar="ADDRESS",
+        help="HOST, HOST:PORT or a URL: nothing is done within its silences (default: silences are not asked for)",
+    )  # fmt: skip
     return parser
 
 
@@ -132,14 +154,23 @@ def _supervise(words: Sequence[str]) -> int:
         return 0
     if not command:
         parser.error("expected -- and the command to run")
+    nodes = job_nodes() if is_srun(command) else ()
+    if given.spares and len(nodes) <= given.spares:
+        parser.error(f"--spares {given.spares}: the command must be srun, in a Slurm job of more nodes than that")
     try:
-        address = _address(given.exporter)
+        addresses = _addresses(given.exporter, nodes)
     except ValueError as error:
-        parser.error(f"--exporter {given.exporter}: {error}; expected a node, node:port or a URL")
-    return _run(given, policy, address, command)
+        parser.error(f"--exporter {given.exporter}: {error}")
+    try:
+        silenced = MaintenanceSilences(given.alertmanager, _say).hold if given.alertmanager else never_silenced
+    except AlertmanagerError as error:
+        parser.error(str(error))
+    return _run(given, policy, addresses, command, silenced)
 
 
-def _run(given: argparse.Namespace, policy: Policy, address: str, command: Sequence[str]) -> int:
+def _run(
+    given: argparse.Namespace, policy: Policy, addresses: Mapping[str, str], command: Sequence[str], silenced: Silenced
+) -> int:
     """Supervise the command, and return its status or end by its signal."""
     run = given.run or discover({}, os.environ).run
     folder = given.state or state_folder(run)
@@ -157,25 +188,53 @@ def _run(given: argparse.Namespace, policy: Policy, address: str, command: Seque
         book.close()
         _say(f"{book.path} is the journal of run {other}: give run {run} a folder of its own with --state")
         return 1
+    if is_srun(command) and (why := _taken_elsewhere(book)):
+        book.close()
+        _say(why)
+        return 4
     kept = given.evidence or folder / "evidence"
-    source = FindingSource(address, names_of(run))
+    launcher, source = _launched(given, command, book, addresses, names_of(run))
     adopt_orphans()
     alone = [trigger for trigger in TRIGGERS if trigger not in policy.rules]
     _say(
-        f"run {run}, {given.mode} mode; findings from {without_password(address)}; journal {book.path}"
-        + (f"; not in the policy, and left alone: {', '.join(alone)}" if alone else "")
+        f"run {run}, {given.mode} mode; findings from {listed(list(map(without_password, addresses.values())), 2)}; "
+        f"journal {book.path}" + (f"; not in the policy, and left alone: {', '.join(alone)}" if alone else "")
     )
     try:
-        with Signals() as signals:
+        with Heartbeat(socket_path(), run) as heartbeat, Signals() as signals:
             status = Supervisor(
                 run, policy, given.mode, book, source,
-                start=lambda environment: AttemptProcesses(command, environment, book.descriptor),
-                keep=lambda number, seen: evidence.keep(address, seen, kept / number, given.logs),
-                say=_say, signals=signals,
+                launcher=launcher,
+                keep=lambda number, seen: evidence.keep(addresses, seen, kept / number, given.logs),
+                say=_say, signals=signals, tell=heartbeat.tell, silenced=silenced,
             ).supervise(redact(shlex.join(command)))  # fmt: skip
     finally:
         book.close()
     return end_as(status)
+
+
+def _taken_elsewhere(book: Journal) -> str:
+    """Return which other job has an attempt of this run under way, empty if none: not all file systems' locks tell."""
+    owner = next((one for one in reversed(book.entries) if one["kind"] == SUPERVISOR), {})
+    number = owner.get("job", "")
+    if not number or number == os.environ["SLURM_JOB_ID"] or not remember(book.entries).runs:
+        return ""
+    try:
+        return "" if slurm.is_over(number) else f"job {number} already supervises this run, by {book.path}"
+    except slurm.SlurmError as error:
+        return f"whether job {number} still supervises this run, Slurm does not say: {error}"
+
+
+def _launched(
+    given: argparse.Namespace, command: Sequence[str], book: Journal, addresses: Mapping[str, str], names: Sequence[str]
+) -> tuple[Launcher, RunWatch]:
+    """Return what starts the command, and where its findings come from."""
+    if not is_srun(command):
+        (address,) = addresses.values()
+        start = lambda environment: AttemptProcesses(command, environment, book.descriptor)  # noqa: E731
+        return ChildCommand(start, restarter(command, os.environ)), FindingSource(address, names)
+    job = SlurmJob(os.environ["SLURM_JOB_ID"], tuple(addresses), command, book.descriptor, given.spares)
+    return job, SeveralNodes(addresses, names, lambda: job.used)
 
 
 def state_folder(run: str) -> Path:
@@ -191,8 +250,23 @@ def names_of(run: str) -> list[str]:
     return [run, *(f"{owner}/{run}" for owner in owners)]
 
 
+def _addresses(given: str | None, nodes: Sequence[str]) -> dict[str, str]:
+    """Return the address of each node's exporter; of this one alone, which has no name, without others.
+
+    Raise ValueError.
+    """
+    if not nodes:
+        return {"": _address(given)}
+    if given is not None and NODE not in given and len(nodes) > 1:
+        raise ValueError(f"the job has {len(nodes)} nodes: write {NODE} where the name of each belongs")
+    if given is not None:
+        return {node: _address(given.replace(NODE, node)) for node in nodes}
+    own = os.environ.get("SLURMD_NODENAME", "")
+    return {node: _address(None if node == own else node) for node in nodes}
+
+
 def _address(given: str | None) -> str:
-    """Return the address of the exporter: the pages beside the ranks' socket, else this node's usual port."""
+    """Return the address of an exporter: the pages beside the ranks' socket, else this node's usual port."""
     own = web_socket_path(socket_path())
     text = given or (f"unix:{own}" if Path(own).exists() else "localhost")
     return exporter_url(text).removesuffix("/metrics")
@@ -202,6 +276,12 @@ def _run_name(text: str) -> str:
     if (found := valid_name(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r:.40} cannot name a run: 1 to 128 printable characters")
     return found
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 6:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number of nodes")
+    return int(text)
 
 
 def _have_standard_streams() -> None:

@@ -5,17 +5,42 @@ Nothing is done in here, nothing is asked, and time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tachograph.humanize import age, count, plural
-from tachograph.supervise.findings import DEAD, EXITED, FROZEN, HUNG, NOT_FINITE, RankSeen, RunFinding, RunSeen
+from tachograph.humanize import age, count, listed, plural
+from tachograph.supervise.findings import (
+    DEAD,
+    EXITED,
+    FAILED,
+    FROZEN,
+    GPU_FAULT,
+    HUNG,
+    NOT_FINITE,
+    RankSeen,
+    RunFinding,
+    RunSeen,
+)
+from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook
 from tachograph.supervise.memory import EVER, HOUR, NO_GAIN_COST, RunMemory
-from tachograph.supervise.policy import RESTART_FROM_CHECKPOINT, Budget, Policy, Rule
+from tachograph.supervise.policy import EXCLUDE_NODE, RESTART_FROM_CHECKPOINT, Budget, Policy, Rule
 
 DEBUGGED = "t (tracing stop)"
 """The state of a process that a debugger has stopped, in the kernel's words."""
+
+
+class Hold(NamedTuple):
+    """Why nothing is done now although a finding holds: one of the guards below, and in words."""
+
+    guard: str
+    why: str
+
+
+CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE, SILENCE = (
+    "contradiction", "together", "excuse", "wait", "restarter", "scheduler", "time_left", "cool_down", "gone",
+    "silence",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,7 +49,8 @@ class Situation:
 
     `ended` says that the command has ended: nothing is disturbed any more by acting. `is_there` says whether a rank's
     process is there as the kernel has it, None where that is not known. `checkpoints` are the steps of those that were
-    seen, `gained` is whether the attempt made a step that no earlier one had made.
+    seen, `gained` is whether the attempt made a step that no earlier one had made, `silence` what a maintenance silence
+    holds back. `outlook` asks the scheduler of a next attempt without some nodes.
     """
 
     finding: RunFinding
@@ -36,6 +62,8 @@ class Situation:
     is_there: Callable[[RankSeen], bool | None]
     checkpoints: Sequence[int]
     gained: bool
+    outlook: Callable[[Collection[str]], Outlook]
+    silence: Hold | None = None
 
     @property
     def good_step(self) -> int | None:
@@ -46,30 +74,25 @@ class Situation:
 
 @dataclass(frozen=True)
 class Decision:
-    """The next action, why, at what cost to the budget, and the step of the checkpoint to go back to."""
+    """The next action, why, at what cost to the budget, and the step of the checkpoint to go back to.
+
+    `needs_person` says that it is not done without a confirmation, whatever the mode.
+    """
 
     action: str
     why: str
     cost: int = 0
     step: int | None = None
+    needs_person: bool = False
 
 
-CONTRADICTION, TOGETHER, EXCUSE, WAIT, COOL_DOWN, GONE = (
-    "contradiction", "together", "excuse", "wait", "cool_down", "gone",
-)  # fmt: skip
-
-
-class Hold(NamedTuple):
-    """Why nothing is done now although a finding holds: one of these guards, and in words."""
-
-    guard: str
-    why: str
-
-
-def held_back(situation: Situation, policy: Policy, rule: Rule, memory: RunMemory) -> Hold | None:
+def held_back(  # noqa: PLR0911 - a list of guards
+    situation: Situation, policy: Policy, rule: Rule, memory: RunMemory
+) -> Hold | None:
     """Return what holds us back from acting on a finding now."""
-    if contradiction := _contradiction(situation):
-        return Hold(CONTRADICTION, contradiction)
+    contradiction = _contradiction(situation)
+    if situation.silence is not None or contradiction:
+        return situation.silence or Hold(CONTRADICTION, contradiction)
     if not situation.ended:
         if situation.finding.trigger == FROZEN and len(situation.finding.ranks) == len(situation.run.ranks) > 1:
             return Hold(TOGETHER, "all ranks froze together: what stopped them is something that they share")
@@ -77,6 +100,16 @@ def held_back(situation: Situation, policy: Policy, rule: Rule, memory: RunMemor
             return Hold(EXCUSE, excuse)
         if situation.lasted < rule.wait:
             return Hold(WAIT, f"it must last for {age(rule.wait)}, and has for {age(situation.lasted)}")
+    outlook = situation.outlook(memory.nodes.left_out)
+    if outlook.restarter and not situation.ended and situation.finding.trigger in (DEAD, FAILED, FROZEN, HUNG):
+        return Hold(RESTARTER, f"{outlook.restarter} restarts ranks itself, and is still running")
+    if outlook.withdrawn or outlook.unknown:
+        return Hold(SCHEDULER, outlook.withdrawn or outlook.unknown)
+    if outlook.seconds_left is not None and outlook.seconds_left < policy.time_left and outlook.where == IN_PLACE:
+        text = (
+            f"the job has {age(max(outlook.seconds_left, 0.0))} left, and a restart must have {age(policy.time_left)}"
+        )
+        return Hold(TIME_LEFT, text)
     if (left := not_before(rule, memory) - situation.now) > 0:
         return Hold(COOL_DOWN, f"the last restart was less than {age(rule.cool_down)} ago: {age(left)} to go")
     return None
@@ -115,15 +148,25 @@ def _excuse(situation: Situation, policy: Policy) -> str:
     return ""
 
 
-def decide(situation: Situation, policy: Policy, rule: Rule, memory: RunMemory) -> Decision:
+def decide(  # noqa: PLR0911 - a ladder
+    situation: Situation, policy: Policy, rule: Rule, memory: RunMemory
+) -> Decision:
     """Return the first action of the ladder that is within its budget, or the end of the ladder."""
     finding = situation.finding
     cost = 1 if situation.gained else NO_GAIN_COST
-    if repeated := memory.repeats(finding):
+    repeated = memory.repeats(finding)
+    no_exclusion = ""
+    if not repeated or (finding.step is None and len(finding.nodes) == 1):  # a broken node lets no rank begin
+        exclusion = _exclusion(situation, rule, memory)
+        if isinstance(exclusion, Decision):
+            return exclusion
+        no_exclusion = exclusion
+    if repeated:
         return Decision(rule.end, f"the same failure came before {repeated}: a restart would meet it again")
     doubled = "" if situation.gained else ", and this attempt made no new step, so the restart counts twice"
-    if not rule.restarts:
-        return Decision(rule.end, "the policy has no restart for it")
+    restarts = {action: budget for action, budget in rule.restarts.items() if action != EXCLUDE_NODE}
+    if not restarts:
+        return Decision(rule.end, no_exclusion or "the policy has no restart for it")
     if not memory.allows(policy.restarts, cost, situation.now):
         within, run = memory.cost(situation.now, HOUR), memory.cost(situation.now, EVER)
         return Decision(
@@ -131,8 +174,12 @@ def decide(situation: Situation, policy: Policy, rule: Rule, memory: RunMemory) 
             f"the budget of all restarts is used up ({within} of {policy.restarts.per_hour} in the last hour, "
             f"{run} of {policy.restarts.per_run} in this run{doubled})",
         )
+    outlook = situation.outlook(memory.nodes.left_out)
+    if outlook.where == NOWHERE:
+        return Decision(rule.end, outlook.why)
+    queued = f", once it is queued again, as {outlook.why}" if outlook.where == QUEUED_AGAIN else ""
     reasons = []
-    for action, budget in rule.restarts.items():
+    for action, budget in restarts.items():
         if not memory.allows(budget, cost, situation.now, finding.trigger, action):
             reasons.append(f"the budget of {action} is used up ({_of(budget)}{doubled})")
         elif action == RESTART_FROM_CHECKPOINT and situation.good_step is None:
@@ -140,8 +187,26 @@ def decide(situation: Situation, policy: Policy, rule: Rule, memory: RunMemory) 
         else:
             step = situation.good_step if action == RESTART_FROM_CHECKPOINT else None
             to = f", from the checkpoint of step {count(step)}" if step is not None else ""
-            return Decision(action, f"within its budget ({_of(budget)}){to}{doubled}", cost, step)
+            return Decision(action, f"within its budget ({_of(budget)}){to}{doubled}{queued}", cost, step)
     return Decision(rule.end, "; ".join(reasons))
+
+
+def _exclusion(situation: Situation, rule: Rule, memory: RunMemory) -> Decision | str:
+    """Return the decision to leave out the nodes that are to blame, or why not; empty if none is to be."""
+    finding, nodes, budget = situation.finding, situation.finding.nodes, rule.restarts.get(EXCLUDE_NODE)
+    if budget is None or not nodes or not (finding.trigger == GPU_FAULT or memory.nodes.failed_before(nodes)):
+        return ""
+    outlook = situation.outlook({*memory.nodes.left_out, *nodes})
+    if outlook.where == NOWHERE:
+        return outlook.why
+    if not memory.allows(budget, 1, situation.now, finding.trigger, EXCLUDE_NODE):
+        return f"the budget of {EXCLUDE_NODE} is used up ({_of(budget)})"
+    then = f"the job is queued again, as {outlook.why}" if outlook.where == QUEUED_AGAIN else "another takes its place"
+    if many := memory.nodes.too_many(nodes, outlook.size, situation.now):
+        why = f"{many}, and the program, the network or the storage is likelier to be the cause; if not, {then}"
+    else:
+        why = f"{listed(nodes)} {'has a broken GPU' if finding.trigger == GPU_FAULT else 'failed before'}; {then}"
+    return Decision(EXCLUDE_NODE, why, 1, needs_person=bool(many))
 
 
 def _of(budget: Budget) -> str:

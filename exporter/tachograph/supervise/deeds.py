@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tachograph.supervise.decision import Decision, Situation
+from tachograph.supervise.evidence import NOT_KEPT
 from tachograph.supervise.findings import RunSeen
 from tachograph.supervise.journal import INTENT, OUTCOME
 from tachograph.supervise.ledger import Ledger, restart_facts
@@ -53,7 +54,7 @@ class Deeds:
             ended.append(training.wait() if situation.ended else training.end())
             return UNKILLABLE if ended[0].left < 0 else "the training has ended"
 
-        if not self._effect(number, end, **restart_facts(situation.finding, decision)):
+        if not self._effect(number, end, **restart_facts(situation, decision)):
             return NOT_DONE
         return UNKILLABLE if ended[0].left < 0 else DONE
 
@@ -65,7 +66,8 @@ class Deeds:
         self._at(f"before {action}")
         text = do()
         self._at(f"after {action}")
-        self._ledger.write(OUTCOME, id=number, action=action, ok=True, text=text)
+        ok = text != UNKILLABLE and not text.startswith(NOT_KEPT)
+        self._ledger.write(OUTCOME, id=number, action=action, ok=ok, text=text)
         return True
 
     def _notify(self, notice: str) -> str:

@@ -7,8 +7,9 @@ delays nothing further.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tachograph.own_process import own_process
@@ -19,19 +20,25 @@ MOST_KEPT = 20
 """Folders of evidence in one place; after that no more is kept, as what a person reads first is the first."""
 
 INDEX = "README.txt"
+NOT_KEPT = "not kept: "
+"""How a text begins that says why nothing was kept."""
 
 
-def keep(address: str, run: RunSeen, into: Path, logs: Sequence[Path]) -> str:
-    """Keep the evidence in a new folder, within 20 s; return in words what came of it."""
+def keep(addresses: Mapping[str, str], run: RunSeen, into: Path, logs: Sequence[Path]) -> str:
+    """Keep the evidence of each node's exporter in a new folder, within 20 s; return in words what came of it.
+
+    Stacks are of this node's ranks.
+    """
     try:
         if into.parent.is_dir() and sum(1 for _ in into.parent.iterdir()) >= MOST_KEPT:
-            return f"not kept: {into.parent} already has {MOST_KEPT} folders of evidence; move some away"
+            return f"{NOT_KEPT}{into.parent} already has {MOST_KEPT} folders of evidence; move some away"
         into.mkdir(mode=0o700, parents=True)
     except OSError as error:
-        return f"not kept: {into}: {error.strerror or error}"
+        return f"{NOT_KEPT}{into}: {error.strerror or error}"
+    here = ("", os.environ.get("SLURMD_NODENAME"))
     asked = {
-        "address": address, "run": run.name, "into": str(into), "logs": [str(path) for path in logs],
-        "pids": {rank.rank: rank.pid for rank in run.ranks if rank.pid.isdecimal()},
+        "addresses": dict(addresses), "run": run.name, "into": str(into), "logs": [str(path) for path in logs],
+        "pids": {rank.rank: rank.pid for rank in run.ranks if rank.pid.isdecimal() and rank.node in here},
     }  # fmt: skip
     try:
         process = subprocess.Popen(
@@ -39,7 +46,7 @@ def keep(address: str, run: RunSeen, into: Path, logs: Sequence[Path]) -> str:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:
-        return f"not kept: {error.strerror or error}"
+        return f"{NOT_KEPT}{error.strerror or error}"
     try:
         process.wait(SECONDS)
     except subprocess.TimeoutExpired:

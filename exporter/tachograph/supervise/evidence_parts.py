@@ -13,6 +13,7 @@ from typing import Any
 
 from tachograph.collect import capture, collect, exporters
 from tachograph.collect.private_folder import PrivateFolder
+from tachograph.redact import redact_lines
 from tachograph.supervise.evidence import INDEX
 from tachograph.supervise.findings import MOST_BYTES, PATH
 from tachograph.triage import elsewhere
@@ -20,8 +21,9 @@ from tachograph.triage import text as triage_text
 
 CAPTURE_SECONDS, STACK_SECONDS = 4.0, 4.0
 MOST_RANKS, MOST_LOGS = 64, 64
-STACK_BYTES, LOG_BYTES = 256 << 10, 1 << 20
-"""With boxes of 512 KiB that is at most 16 + 64 × 1.75 MiB, on a node of 64 ranks with 64 logs."""
+STACK_BYTES, LOGS_BYTES = 256 << 10, 1 << 20
+"""Of a rank's stacks, and of all logs together: to look for secrets in 1 MiB takes 4 s. With boxes of 512 KiB that is
+at most 17 + 64 × 0.75 MiB, on a node of 64 ranks."""
 
 
 def main() -> None:
@@ -40,17 +42,26 @@ def main() -> None:
 
 def _parts(asked: dict[str, Any], into: Path, folder: PrivateFolder) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield the parts by name, what is gone soonest first."""
-    address, run = asked["address"], asked["run"]
-    yield "node.json", lambda: _node(address, folder)
+    nodes, run = asked["addresses"], asked["run"]
+    addresses = list(nodes.values())
+    yield "node.json", lambda: _node(nodes, folder)
     yield "stacks", lambda: _stacks(asked["pids"], folder)
-    yield "boxes", lambda: _boxes(address, run, into / "boxes")
+    yield "boxes", lambda: _boxes(addresses, run, into / "boxes")
+    yield "triage.txt", lambda: _triage(addresses, run, folder)
     yield "logs", lambda: _logs([Path(path) for path in asked["logs"]], folder)
-    yield "triage.txt", lambda: _triage(address, run, folder)
 
 
-def _node(address: str, folder: PrivateFolder) -> str:
-    folder.write("node.json", exporters.body(address, PATH, MOST_BYTES))
-    return "what the exporter concludes about this node"
+def _node(nodes: dict[str, str], folder: PrivateFolder) -> str:
+    """Write what each node's exporter concludes about it."""
+    answers = exporters.side_by_side(list(nodes.values()), lambda address: exporters.body(address, PATH, MOST_BYTES))
+    failed = []
+    for node, address in nodes.items():
+        answer = answers[address]
+        if isinstance(answer, exporters.ExporterError):
+            failed.append(f"{node or 'this node'}: {answer}")
+        else:
+            folder.write(f"node-{node}.json" if node else "node.json", answer)
+    return "; ".join(["what the exporters conclude about their nodes", *failed])
 
 
 def _stacks(pids: dict[str, str], folder: PrivateFolder) -> str:
@@ -76,29 +87,32 @@ def _stacks(pids: dict[str, str], folder: PrivateFolder) -> str:
     return f"of {came} of {len(pids)} ranks"
 
 
-def _boxes(address: str, run: str, into: Path) -> str:
+def _boxes(addresses: Sequence[str], run: str, into: Path) -> str:
     """Have the ranks that still speak send a box, then fetch the newest of each."""
-    capture.capture([address], run, CAPTURE_SECONDS, ras=False)
-    found = collect.collect([address], run, into)
+    capture.capture(addresses, run, CAPTURE_SECONDS, ras=False)
+    found = collect.collect(addresses, run, into)
     return f"of {len(found.boxes)} ranks; tachograph blackbox analyze {into} says who holds the run up"
 
 
 def _logs(paths: Sequence[Path], folder: PrivateFolder) -> str:
-    """Write the ends of the newest log files at these paths."""
+    """Write the ends of the newest log files at these paths, without what looks like a secret; long lines are cut."""
     if not paths:
         return "none: --logs names a file or folder whose end is kept"
     files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
     newest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[:MOST_LOGS]
+    each = LOGS_BYTES // max(len(newest), 1)
     for number, path in enumerate(newest):
         with path.open("rb") as file:
-            file.seek(max(path.stat().st_size - LOG_BYTES, 0))
-            folder.write(f"{number:02}-{path.name}", file.read(LOG_BYTES), "logs")
+            begin = max(path.stat().st_size - each, 0)
+            file.seek(begin)
+            lines = file.read(each).decode(errors="replace").splitlines()[begin > 0 :]  # a part of a line is none
+        folder.write(f"{number:02}-{path.name}", "".join(f"{line}\n" for line in redact_lines(lines)).encode(), "logs")
     return f"the ends of {len(newest)} of {len(files)} files"
 
 
-def _triage(address: str, run: str, folder: PrivateFolder) -> str:
-    """Write what `tachograph triage` says from this exporter alone."""
-    found = elsewhere.of_exporters(run, [address])
+def _triage(addresses: Sequence[str], run: str, folder: PrivateFolder) -> str:
+    """Write what `tachograph triage` says from these exporters alone."""
+    found = elsewhere.of_exporters(run, addresses)
     said = triage_text.lines(found, (), 100)
     folder.write("triage.txt", "".join(f"{line}\n" for line in said).encode())
     return "the same in words"

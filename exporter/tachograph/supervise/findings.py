@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.findings.kinds import (
@@ -23,6 +24,7 @@ from tachograph.findings.kinds import (
     kind_of,
 )
 from tachograph.http_client import HttpError, HttpResponse, ask, without_password
+from tachograph.humanize import listed
 from tachograph.printable import printable
 from tachograph.unreadable import UNREADABLE
 from tachograph.wire import decode_number
@@ -47,7 +49,10 @@ GPU_FAULT, DEAD, FAILED, FROZEN, HUNG, NOT_FINITE, EXITED = (
 
 @dataclass(frozen=True)
 class RankSeen:
-    """A rank as the exporter shows it; `ended_seconds` is None while its process runs."""
+    """A rank as the exporter shows it; `ended_seconds` is None while its process runs.
+
+    `node` is the one whose exporter shows it, empty in a run of one node.
+    """
 
     rank: int
     restarts: int
@@ -64,14 +69,25 @@ class RankSeen:
     uuid: str
     is_lost: bool
     nonfinite_step: int | None
+    job_id: str = ""
+    node: str = ""
+    has_gpu_trouble: bool = False
+
+
+class NodeProblem(NamedTuple):
+    """Something that is wrong, in words, what usually helps, and the node that says so."""
+
+    text: str
+    remedy: str
+    node: str = ""
 
 
 @dataclass(frozen=True)
 class RunSeen:
-    """The part of a run that is on this node; `problems`, each with its remedy, and `gpu_trouble` are in words."""
+    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which its nodes answered."""
 
     name: str
-    time: float
+    times: tuple[float, ...]
     state: str
     world_size: int
     seconds_without_step: float | None
@@ -80,8 +96,9 @@ class RunSeen:
     culprit: int | None
     checkpoint_step: int | None
     ranks: tuple[RankSeen, ...]
-    problems: tuple[tuple[str, str], ...]
+    problems: tuple[NodeProblem, ...]
     gpu_trouble: tuple[str, ...]
+    node: str = ""
 
     @property
     def step(self) -> int | None:
@@ -93,6 +110,10 @@ class RunSeen:
         """Whether a rank's process is there."""
         return any(rank.state in ALIVE for rank in self.ranks)
 
+    def follows(self, before: RunSeen) -> bool:
+        """Return whether each node has concluded anew since another look at the same nodes."""
+        return all(now != then for now, then in zip(self.times, before.times, strict=False))
+
 
 @dataclass(frozen=True)
 class Unknown:
@@ -101,25 +122,56 @@ class Unknown:
     why: str
 
 
+class NotThere(Unknown):
+    """The exporter answers, and has no rank of the run."""
+
+
+class Silent(Unknown):
+    """A node of the run does not answer: it may be lost as a whole, which a scheduler knows some minutes later."""
+
+
 class FindingSource:
     """The exporter at an address, asked for one run under the last of these names by which it shows one.
 
     Ranks of earlier attempts are shown until their next process says hello: `begin` notes them, and they are left out.
     """
 
-    def __init__(self, address: str, names: Iterable[str]) -> None:
+    def __init__(self, address: str, names: Iterable[str], node: str = "") -> None:
         self._address, self._names, self._shown = address, tuple(names), without_password(address)
+        self._node = node
         self._earlier: dict[int, RankSeen] = {}
         self._question: threading.Thread | None = None
+        self._answered: Future[HttpResponse] = Future()
+        self._until = 0.0
 
     def begin(self) -> None:
         """Take all ranks that are shown now for those of earlier attempts; call it before an attempt is started."""
-        shown = self._ask()
-        self._earlier = {} if isinstance(shown, Unknown) else {rank.rank: rank for rank in shown.ranks}
+        self.ask()
+        self.note_earlier()
 
     def look(self, attempt_seconds: float) -> RunSeen | Unknown:
         """Return what is known of the run; ranks that ended before this attempt, so many seconds ago, are left out."""
-        shown = self._ask()
+        self.ask()
+        return whole(self.part(attempt_seconds))
+
+    def ask(self) -> None:
+        """Ask the exporter, unless the last question is still open; what it answers is taken by one of the others."""
+        self._answered, self._until = Future(), time.monotonic() + LOOK_SECONDS
+        if self._question is not None and self._question.is_alive():
+            self._answered.set_exception(HttpError("the last question is still open"))
+            return
+        given = (self._address + PATH, self._answered)
+        self._question = threading.Thread(target=_ask_for, args=given, daemon=True)
+        self._question.start()
+
+    def note_earlier(self) -> None:
+        """Take all ranks that are in the answer for those of earlier attempts."""
+        shown = self._shown_run()
+        self._earlier = {} if isinstance(shown, Unknown) else {rank.rank: rank for rank in shown.ranks}
+
+    def part(self, attempt_seconds: float) -> RunSeen | Unknown:
+        """Return the answer without ranks of earlier attempts: there may be none left."""
+        shown = self._shown_run()
         if isinstance(shown, Unknown):
             return shown
         for rank in shown.ranks:
@@ -130,31 +182,19 @@ class FindingSource:
             for rank in shown.ranks
             if rank.rank not in self._earlier and (rank.ended_seconds is None or rank.ended_seconds < attempt_seconds)
         )
-        if not ranks:
-            return Unknown(f"no rank of this attempt of run {shown.name} has reported to the exporter yet")
-        if len(ranks) < shown.world_size:
-            return Unknown(
-                f"only {len(ranks)} of the {shown.world_size} ranks of run {shown.name} have reported to the exporter: "
-                "the others begin, have no recorder, or are on another node"
-            )
         return replace(shown, ranks=ranks)
 
-    def _answer(self) -> HttpResponse:
-        """Return what the exporter answers, all of it in time; raise HttpError."""
-        if self._question is not None and self._question.is_alive():
-            raise HttpError("the last question is still open")
-        answered: Future[HttpResponse] = Future()
-        self._question = threading.Thread(target=_ask_for, args=(self._address + PATH, answered), daemon=True)
-        self._question.start()
+    def answer(self) -> HttpResponse:
+        """Return what the exporter answers to the last question, all of it in time; raise HttpError."""
         try:
-            return answered.result(LOOK_SECONDS)
+            return self._answered.result(max(self._until - time.monotonic(), 0.0))
         except FutureTimeoutError as error:
             raise HttpError(f"timed out: no whole answer within {LOOK_SECONDS:g} s") from error
 
-    def _ask(self) -> RunSeen | Unknown:
+    def _shown_run(self) -> RunSeen | Unknown:
         """Return the run with all its ranks."""
         try:
-            answer = self._answer()
+            answer = self.answer()
         except HttpError as error:
             return Unknown(f"the exporter at {self._shown} does not answer: {error}")
         if answer.status != 200:
@@ -163,9 +203,30 @@ class FindingSource:
             said = json.loads(answer.body)
             if said["version"] != VERSION:
                 return Unknown(f"the exporter at {self._shown} speaks version {said['version']!r:.20}, not {VERSION}")
-            return _run(said, self._names)
+            return _run(said, self._names, self._node)
         except UNREADABLE as error:
             return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
+
+
+def nothing_seen(name: str) -> RunSeen:
+    """Return a run of which no rank was ever seen."""
+    return RunSeen(
+        name, (), "dead", 0, None, math.inf, None, None, None, ranks=(), problems=(), gpu_trouble=()
+    )  # fmt: skip
+
+
+def whole(seen: RunSeen | Unknown) -> RunSeen | Unknown:
+    """Return a run all of whose ranks are known, or that some are not."""
+    if isinstance(seen, Unknown):
+        return Unknown(seen.why)
+    if not seen.ranks:
+        return Unknown(f"no rank of this attempt of run {seen.name} has reported to the exporter yet")
+    if len(seen.ranks) < seen.world_size:
+        return Unknown(
+            f"only {len(seen.ranks)} of the {seen.world_size} ranks of run {seen.name} have reported to the exporter: "
+            "the others begin, have no recorder, or are on another node"
+        )
+    return seen
 
 
 def _ask_for(url: str, answered: Future[HttpResponse]) -> None:
@@ -181,17 +242,19 @@ def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
     return rank.restarts > earlier.restarts or (bool(rank.pid and earlier.pid) and rank.pid != earlier.pid)
 
 
-def _run(said: Mapping[str, Any], names: Sequence[str]) -> RunSeen | Unknown:
+def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | Unknown:
     """Return the run in an answer; raise one of UNREADABLE for an answer of another form."""
     shown = {one["run"]: one for one in said["runs"]}
     run = next((shown[name] for name in reversed(names) if name in shown), None)
     if run is None:
-        return Unknown(f"no rank of run {names[0]} has reported to the exporter")
-    ranks = [_rank(rank) for rank in run["ranks"]]
+        return NotThere(f"no rank of run {names[0]} has reported to the exporter")
+    broken = {gpu["uuid"] for gpu in said["gpus"] if gpu["trouble"]}
+    ranks = [replace(_rank(rank), node=node, has_gpu_trouble=rank["uuid"] in broken) for rank in run["ranks"]]
     uuids = {rank.uuid for rank in ranks if rank.uuid}
+    of_node = f" of {node}" if node else ""
     return RunSeen(
         name=_text(run["run"]),
-        time=float(said["time"]),
+        times=(float(said["time"]),),
         state=_text(run["state"]),
         world_size=int(run["world_size"]),
         seconds_without_step=_known(run["seconds_without_step"]),
@@ -201,11 +264,17 @@ def _run(said: Mapping[str, Any], names: Sequence[str]) -> RunSeen | Unknown:
         checkpoint_step=_whole(run["checkpoint_step"]),
         ranks=tuple(ranks),
         problems=tuple(
-            (_text(one["text"]), _text(one["remedy"])) for one in said["problems"] if one["run"] == run["run"]
+            NodeProblem(_text(one["text"]), _text(one["remedy"]), node)
+            for one in said["problems"]
+            if one["run"] == run["run"]
         ),
         gpu_trouble=tuple(
-            f"GPU {gpu['gpu']} {text}" for gpu in said["gpus"] if gpu["uuid"] in uuids for text in gpu["trouble"]
+            f"GPU {gpu['gpu']}{of_node} {text}"
+            for gpu in said["gpus"]
+            if gpu["uuid"] in uuids
+            for text in gpu["trouble"]
         ),
+        node=_text(said["node"]),
     )
 
 
@@ -226,6 +295,7 @@ def _rank(said: Mapping[str, Any]) -> RankSeen:
         uuid=_text(said["uuid"]),
         is_lost=said["lost"] is True,
         nonfinite_step=_whole(said["nonfinite_step"]),
+        job_id=_text(said.get("job_id", "")),
     )
 
 
@@ -249,7 +319,10 @@ def _known(value: object) -> float | None:
 
 @dataclass(frozen=True)
 class RunFinding:
-    """A trigger that holds: which ranks, in which category, at which step and line, and in the exporter's words."""
+    """A trigger that holds: which ranks, in which category, at which step and line, and in the exporter's words.
+
+    `nodes` are those to blame: of the ranks that died, froze, hold the others up or are on a broken GPU.
+    """
 
     trigger: str
     ranks: tuple[int, ...]
@@ -258,6 +331,7 @@ class RunFinding:
     line: str
     text: str
     remedy: str = ""
+    nodes: tuple[str, ...] = ()
 
     @property
     def signature(self) -> tuple[str, str, int | None]:
@@ -277,8 +351,13 @@ def _hung(run: RunSeen) -> list[RankSeen]:
     ]
 
 
+def _on_broken_gpus(run: RunSeen) -> list[RankSeen]:
+    known = [rank for rank in run.ranks if rank.has_gpu_trouble]
+    return known or [rank for rank in run.ranks if rank.uuid]
+
+
 TRIGGERS: Mapping[str, Callable[[RunSeen], list[RankSeen]]] = {
-    GPU_FAULT: lambda run: [rank for rank in run.ranks if rank.uuid] if run.gpu_trouble else [],
+    GPU_FAULT: lambda run: _on_broken_gpus(run) if run.gpu_trouble else [],
     DEAD: _of_state("dead"),
     NOT_FINITE: lambda run: [rank for rank in run.ranks if rank.is_lost],
     FAILED: _of_state("failed"),
@@ -315,15 +394,20 @@ def _finding(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFindin
         line = "" if first.message.startswith(WITHHELD) else first.message
     elif trigger in (FROZEN, HUNG) and (trigger == FROZEN or run.culprit is not None):
         line = first.where
-    words, remedy = run.problems[0] if run.problems else (f"Run {run.name}: {trigger.replace('_', ' ')}.", "")
+    unsaid = NodeProblem(f"Run {run.name}: {trigger.replace('_', ' ')}.", "")
+    words, remedy, _ = next((problem for problem in run.problems if problem.node == first.node), unsaid)
     if trigger == GPU_FAULT:
         words, remedy = f"Run {run.name} is on a broken GPU: {run.gpu_trouble[0]}.", kind_of(ALERTS[trigger]).runbook
+    words = words if words.endswith((".", "…")) else f"{words}."
+    is_of_nodes = trigger in (DEAD, FROZEN, GPU_FAULT) or (trigger == HUNG and run.culprit is not None)
+    nodes = tuple(sorted({rank.node for rank in ranks if rank.node})) if is_of_nodes else ()
     return RunFinding(
         trigger,
         tuple(sorted(rank.rank for rank in ranks)),
         first.end_reason or trigger,
         step,
         line,
-        words if words.endswith((".", "…")) else f"{words}.",
+        f"{words} It is on {listed(nodes, 4)}." if nodes else words,
         remedy,
+        nodes,
     )

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph.humanize import count, listed, utc
-from tachograph.supervise.journal import ATTEMPT, BLIND, DECISION, ENDED, FAULT, INTENT, OUTCOME, SUPERVISOR, Entry
-from tachograph.supervise.memory import ASKED, DECIDED, EVER, FINISHED, HELD, HOUR, WOULD, remember
+from tachograph.humanize import age, count, listed, plural, utc
+from tachograph.supervise.hindsight import RIGHT, UNKNOWN, WRONG
+from tachograph.supervise.journal import (
+    ATTEMPT,
+    BLIND,
+    DECISION,
+    ENDED,
+    FAULT,
+    INTENT,
+    JUDGED,
+    OUTCOME,
+    RECOVERED,
+    SUPERVISOR,
+    Entry,
+)
+from tachograph.supervise.memory import EVER, FINISHED, HOUR, remember
+from tachograph.supervise.totals import ASKED, DECIDED, HELD, WOULD, Totals
 
 OUTCOMES = {WOULD: "would", ASKED: "asked to", DECIDED: "decided to", HELD: "held back"}
 
@@ -20,7 +34,25 @@ def lines(entries: Sequence[Entry], now: float) -> list[str]:
         f"attempts: {memory.attempts}, furthest step {count(memory.best_step)}, restarts that count: "
         f"{memory.cost(now, HOUR)} in the last hour, {memory.cost(now, EVER)} since the run began"
     )
+    if judged := _judged(memory.totals):
+        found.append(judged)
     return found
+
+
+def _judged(totals: Totals) -> str:
+    """Return what became of what shadow mode would have done, empty if that was nothing."""
+    by = {
+        verdict: sum(n for (_, came), n in totals.actions.items() if came == verdict)
+        for verdict in (RIGHT, WRONG, UNKNOWN)
+    }
+    whole = sum(by.values()) + len(totals.unjudged)
+    open_ones = f", {len(totals.unjudged)} not judged yet" if totals.unjudged else ""
+    if not whole:
+        return ""
+    return (
+        f"of {plural(whole, 'action')} that it would have taken {by[RIGHT]} were right, {by[WRONG]} wrong, "
+        f"{by[UNKNOWN]} unknown{open_ones}"
+    )
 
 
 def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
@@ -49,6 +81,11 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
         elif kind == ENDED:
             step = "" if entry["step"] is None else f" at step {count(entry['step'])}"
             yield entry, entry["how"], f"the attempt ended{step}: {entry['why']}"
+        elif kind == RECOVERED:
+            lost = f", and {plural(entry['lost_steps'], 'step')} were made again" if entry["lost_steps"] else ""
+            yield entry, "recovered", f"attempt {entry['attempt']} makes steps {age(entry['seconds'])} later{lost}"
+        elif kind == JUDGED:
+            yield entry, entry["verdict"], f"to {_words(entry['action'])}: {entry['why']} ({entry['id']})"
         elif kind == BLIND:
             yield entry, "blind" if not entry["over"] else "sees again", entry["why"]
         elif kind == FAULT:

@@ -22,8 +22,9 @@ from tachograph.unreadable import UNREADABLE
 
 VERSION = 1
 NAME = "journal.jsonl"
-LOCK_SECONDS, LOCK_POLL_SECONDS = 30.0, 0.1
-"""How long the training of a supervisor that was killed may take to end; until then it holds the lock."""
+LOCK_SECONDS, LOCK_POLL_SECONDS = 120.0, 0.1
+"""How long the training of a supervisor that was killed may take to end; until then it holds the lock. If its node is
+gone, an NFS server holds it for 90 s."""
 
 MOST_BYTES = 64 << 20
 """Of a journal that is read, from its end: a decision takes 500 bytes."""
@@ -36,8 +37,9 @@ LAST_SECOND = 2.5e11
 Entry = Mapping[str, Any]
 
 # Kinds of entries.
-SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT = (
-    "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault",
+SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RECOVERED, JUDGED, QUEUED = (
+    "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "recovered",
+    "judged", "queued",
 )  # fmt: skip
 
 
@@ -57,19 +59,28 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and value >= 0
 
 
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < LAST_SECOND
+
+
 _TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
 _FACTS: Mapping[str, Callable[[object], bool]] = {
     "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
     "resume_step": _STEP, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT, "guard": _TEXT,
     "ranks": _are(int), "step": _STEP, "text": _TEXT, "checkpoints": _are(int), "trigger": _TEXT, "action": _TEXT,
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
+    "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
+    "seconds": _is_seconds, "lost_steps": _is_count, "verdict": _TEXT,
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
+_OF_JOBS = ("nodes", "left_out", "job")
+"""What entries of a run in a Slurm job have beside that."""
 _NEEDED: Mapping[str, Sequence[str]] = {
     SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
     BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),
     DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", "checkpoints", *_OF_RESTART),
-    ENDED: ("how", "step", "checkpoints", "why"),
+    ENDED: ("how", "step", "checkpoints", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
+    QUEUED: ("why", "left_out"), JUDGED: ("id", "action", "verdict", "why"),
 }  # fmt: skip
 """Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 
@@ -152,12 +163,18 @@ class Journal:
 
 def identity() -> dict[str, object]:
     """Return who this process is, for `is_alive`."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "started": started_at(os.getpid())}
+    job = {"job": number} if (number := os.environ.get("SLURM_JOB_ID")) else {}
+    return {"pid": os.getpid(), "host": socket.gethostname(), "started": started_at(os.getpid()), **job}
 
 
 def is_alive(owner: Entry) -> bool:
-    """Return whether the supervisor that wrote an entry runs, or is on another node, where nobody here can tell."""
-    return bool(owner["host"] != socket.gethostname() or started_at(owner["pid"]) == owner["started"])
+    """Return whether the supervisor that wrote an entry runs, or is on another node, where nobody here can tell.
+
+    A batch script is never there twice: where this one runs, that of the same job on another node has ended.
+    """
+    if owner["host"] != socket.gethostname():
+        return not owner.get("job") or owner["job"] != os.environ.get("SLURM_JOB_ID")
+    return bool(started_at(owner["pid"]) == owner["started"])
 
 
 def read(path: Path) -> list[Entry]:
@@ -187,7 +204,6 @@ def _is_entry(said: Mapping[str, Any]) -> bool:
         needed = (*needed, *(("text",) if said["action"] in FIRST else _OF_RESTART))
     return (
         said["v"] == VERSION
-        and isinstance(said["time"], (int, float))
-        and 0 <= said["time"] < LAST_SECOND
-        and all(_FACTS[name](said[name]) for name in needed)
+        and _is_seconds(said["time"])
+        and all(_FACTS[name](said[name]) for name in (*needed, *(name for name in _OF_JOBS if name in said)))
     )

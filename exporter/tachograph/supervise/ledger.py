@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from tachograph.supervise.decision import Decision, Situation
-from tachograph.supervise.findings import RunFinding
-from tachograph.supervise.journal import DECISION, FAULT, Journal
-from tachograph.supervise.memory import HELD, remember, take
+from tachograph.supervise.journal import DECISION, FAULT, RECOVERED, Journal
+from tachograph.supervise.memory import remember, take
 from tachograph.supervise.policy import LEAVE
+from tachograph.supervise.totals import HELD
 
 SHADOW, ASK, ACT = "shadow", "ask", "act"
 MODES = (SHADOW, ASK, ACT)
@@ -29,12 +29,17 @@ class Ledger:
 
     def __init__(self, journal: Journal, mode: str, say: Callable[[str], None], now: Callable[[], float]) -> None:
         """`now` is the time of the day by a clock that nobody sets; what the journal has from after it is from now."""
-        self.mode = mode
+        self.mode = self._given_mode = mode
         self.folder = journal.folder
         begin = now()
         self.memory = remember({**entry, "time": min(entry["time"], begin)} for entry in journal.entries)
         self._now = now
         self._journal, self._say, self._faults = journal, say, 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing is done any more, or noted, by a fault of the supervisor's own or of its disk."""
+        return self.mode != self._given_mode or self._faults >= MOST_FAULTS or bool(self._journal.full)
 
     def write(self, kind: str, **facts: object) -> bool:
         """Add to the journal; where that fails, nothing is acted upon any more."""
@@ -57,7 +62,7 @@ class Ledger:
             DECISION, id=number, mode=self.mode, outcome=outcome, guard=guard, ranks=list(finding.ranks),
             step=situation.run.step, text=finding.text, why=decision.why,
             checkpoints=list(situation.checkpoints),
-            **restart_facts(finding, decision),
+            **restart_facts(situation, decision),
         )  # fmt: skip
         return number
 
@@ -65,6 +70,14 @@ class Ledger:
         """Write and say that nothing is done about a finding."""
         self.decided(situation, Decision(LEAVE, why), HELD, guard)
         self._say(f"nothing is done about this, as {why}. {situation.finding.text}")
+
+    def note_steps(self, first: int | None, step: int | None) -> None:
+        """Note that the training goes on after a restart, once it has made a step after the first that was seen."""
+        if self.memory.recovering is None or first is None or step is None or step <= first:
+            return
+        found, best = self.memory.recovering
+        seconds, lost = max(self._now() - found, 0.0), max((best or 0) - first, 0)
+        self.write(RECOVERED, attempt=self.memory.attempts - 1, seconds=round(seconds, 1), lost_steps=lost)
 
     def fault(self, error: Exception) -> None:
         """Say that this supervisor has failed; after the third time nothing is acted upon any more."""
@@ -79,9 +92,12 @@ class Ledger:
             self.write(FAULT, text=said)
 
 
-def restart_facts(finding: RunFinding, decision: Decision) -> dict[str, object]:
+def restart_facts(situation: Situation, decision: Decision) -> dict[str, object]:
     """Return what the journal has of a decision and of its intention, so that either is enough to carry it on."""
+    finding = situation.finding
     return {
-        "trigger": finding.trigger, "action": decision.action, "cost": decision.cost,
-        "signature": list(finding.signature), "line": finding.line, "resume_step": decision.step,
+        "found": round(situation.now - situation.lasted, 3), "trigger": finding.trigger, "action": decision.action,
+        "cost": decision.cost, "signature": list(finding.signature), "line": finding.line,
+        "resume_step": decision.step,
+        **({"nodes": list(finding.nodes)} if finding.nodes else {}),
     }  # fmt: skip

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tachograph.supervise.findings import RunFinding
-from tachograph.supervise.journal import ATTEMPT, DECISION, ENDED, INTENT, OUTCOME, STARTED, Entry
-from tachograph.supervise.policy import LEAVE, RESTARTS, Budget
+from tachograph.supervise.journal import ATTEMPT, DECISION, ENDED, INTENT, OUTCOME, RECOVERED, STARTED, Entry
+from tachograph.supervise.node_memory import NodeMemory
+from tachograph.supervise.policy import EXCLUDE_NODE, LEAVE, RESTARTS, Budget
+from tachograph.supervise.totals import DECIDED, HELD, Totals
 
 FINISHED, EXTERNAL, FAILED, STOPPED, LOST = "finished", "external", "failed", "stopped", "lost"
 """How an attempt ended: well, by a person or a scheduler, by itself, by the policy, or with its supervisor."""
 
 HOUR, EVER = 3600.0, math.inf
-WOULD, ASKED, DECIDED, HELD = "would", "asked", "act", "held"
-"""What comes of a decision: written only, put to a person, carried out, or held back by a guard."""
 
 NO_GAIN_COST = 2
 """Of a restart after an attempt that made no new step: it would have ended the same way without us."""
@@ -52,12 +52,19 @@ class RunMemory:
     checkpoints: list[int] = field(default_factory=list)
     """Steps of checkpoints that were seen, the newest last."""
 
+    nodes: NodeMemory = field(default_factory=NodeMemory)
+    recovering: tuple[float, int | None] | None = None
+    """When the failure was found for which the training was restarted, and the furthest step before that; None once
+    the training has made a step again."""
+
+    totals: Totals = field(default_factory=Totals)
+
     def cost(self, now: float, within: float, trigger: str = "", action: str = "") -> int:
-        """Return what restarts cost within the last seconds, of one trigger and action or of all."""
+        """Return what restarts cost within the last seconds: by one trigger and action, or all but swaps of nodes."""
         return sum(
             cost
             for at, by, what, cost in self.spent
-            if now - at < within and trigger in ("", by) and action in ("", what)
+            if now - at < within and trigger in ("", by) and (what == action if action else what != EXCLUDE_NODE)
         )
 
     def allows(self, budget: Budget, cost: int, now: float, trigger: str = "", action: str = "") -> bool:
@@ -91,6 +98,8 @@ def remember(entries: Iterable[Entry]) -> RunMemory:
 
 def take(memory: RunMemory, entry: Entry) -> None:
     """Take one more entry into account."""
+    memory.nodes.take(entry)
+    memory.totals.take(entry)
     kind = entry["kind"]
     if kind == ATTEMPT:
         memory.attempts += 1
@@ -105,8 +114,12 @@ def take(memory: RunMemory, entry: Entry) -> None:
             memory.spent.append((entry["time"], entry["trigger"], entry["action"], entry["cost"]))
             memory.failures.append((_signature(entry["signature"]), entry["line"]))
             memory.due = entry
+            if memory.recovering is None:
+                memory.recovering = entry.get("found", entry["time"]), memory.best_step
     elif kind == OUTCOME:
         memory.open.pop(f"{entry['id']} {entry['action']}", None)
+    elif kind == RECOVERED:
+        memory.recovering = None
     elif kind in (ENDED, DECISION):
         step = entry.get("step")
         if step is not None:
@@ -115,9 +128,15 @@ def take(memory: RunMemory, entry: Entry) -> None:
         if kind == DECISION and entry["outcome"] in (DECIDED, HELD):
             memory.decided = entry if entry["action"] != LEAVE else None
         if kind == ENDED:
-            memory.runs, memory.decided = False, None
-            if entry["how"] == FINISHED:
-                vars(memory).update(vars(RunMemory()))
+            _end(memory, entry["how"])
+
+
+def _end(memory: RunMemory, how: str) -> None:
+    memory.runs, memory.decided = False, None
+    if how in (EXTERNAL, STOPPED):
+        memory.recovering = None
+    if how == FINISHED:
+        vars(memory).update(vars(RunMemory(totals=memory.totals)))
 
 
 def _signature(said: Sequence[Any]) -> tuple[str, str, int | None]:

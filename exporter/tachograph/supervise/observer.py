@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tachograph.process_tree import below, started_at
-from tachograph.supervise.decision import Situation
+from tachograph.supervise.decision import Hold, Situation
 from tachograph.supervise.findings import RankSeen, RunFinding, RunSeen, Unknown
+from tachograph.supervise.launcher import Launcher
 from tachograph.supervise.training import RunningAttempt
 
 CHECKPOINTS_KEPT = 8
@@ -36,13 +37,25 @@ class RunWatch(Protocol):
         """Return what is known of the run now."""
 
 
+Silenced = Callable[[RunFinding, RunSeen, bool], Hold | None]
+"""Returns what a maintenance silence holds back; waits a few seconds for an answer if that is asked for."""
+
+
+def never_silenced(_: RunFinding, __: RunSeen, ___: bool) -> None:
+    """Hold nothing back: no Alertmanager is asked."""
+
+
 class RunObserver:
     """Looks at one run, attempt after attempt; `seen` is what was last noted of this one, `checkpoints` are steps."""
 
-    def __init__(self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int]) -> None:
-        self._source, self._clock = source, clock
+    def __init__(
+        self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int], silenced: Silenced, launcher: Launcher
+    ) -> None:
+        self._source, self._clock, self.silenced, self._launcher = source, clock, silenced, launcher
         self.checkpoints = list(checkpoints)
         self.seen: RunSeen | None = None
+        self.first_step: int | None = None
+        """The step at which this attempt was first seen."""
         self._best_before: int | None = None
         self._began = 0.0
         self._processes: dict[int, tuple[int, str]] = {}
@@ -51,6 +64,7 @@ class RunObserver:
         """Note that an attempt begins, after others that came to this step."""
         self._source.begin()
         self.seen, self._best_before, self._processes = None, best_step, {}
+        self.first_step = None
         self._began = self._clock.monotonic()
 
     def look(self, training: RunningAttempt) -> RunSeen | Unknown:
@@ -58,6 +72,8 @@ class RunObserver:
         seen = self._source.look(self._clock.monotonic() - self._began)
         if isinstance(seen, Unknown):
             return seen
+        if training.job:
+            return _of_job(seen, training.job)
         self._remember_processes(training, seen)
         for rank in seen.ranks:
             if rank.pid and str(self._processes.get(rank.rank, (0, ""))[0]) != rank.pid:
@@ -72,13 +88,14 @@ class RunObserver:
     def look_for_news(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return the same, unless it is what was noted last."""
         seen = self.look(training)
-        if isinstance(seen, RunSeen) and self.seen is not None and seen.time == self.seen.time:
+        if isinstance(seen, RunSeen) and self.seen is not None and not seen.follows(self.seen):
             return Unknown("the exporter gives the same answer as before: it stands still")
         return seen
 
     def note(self, seen: RunSeen) -> bool:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
+        self.first_step = seen.step if self.first_step is None else self.first_step
         step = seen.checkpoint_step
         if step is not None and step not in self.checkpoints[-1:]:
             self.checkpoints = [*(one for one in self.checkpoints if one < step), step][-CHECKPOINTS_KEPT:]
@@ -99,6 +116,8 @@ class RunObserver:
             is_there=self._is_there,
             checkpoints=tuple(self.checkpoints),
             gained=furthest is not None and (best is None or furthest > best),
+            outlook=self._launcher.outlook,
+            silence=self.silenced(finding, seen, ended),
         )
 
     def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:
@@ -115,3 +134,12 @@ class RunObserver:
     def _is_there(self, rank: RankSeen) -> bool | None:
         pid, started = self._processes.get(rank.rank, (0, ""))
         return started_at(pid) == started if started else None
+
+
+def _of_job(seen: RunSeen, job: str) -> RunSeen | Unknown:
+    """Return a run whose ranks all say that they are in this job, as what Slurm gives to its tasks tells them."""
+    for rank in seen.ranks:
+        if rank.job_id != job:
+            which = f"in job {rank.job_id}" if rank.job_id else "in no job of Slurm that its exporter knows"
+            return Unknown(f"rank {rank.rank} of run {seen.name} is {which}, and not in {job}: it may be another run's")
+    return seen

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 DEFAULT = Path(__file__).with_name("default_policy.yaml")
 
 NOTIFY, KEEP_EVIDENCE = "notify", "keep_evidence"
-RESTART, RESTART_FROM_CHECKPOINT = "restart", "restart_from_checkpoint"
+RESTART, RESTART_FROM_CHECKPOINT, EXCLUDE_NODE = "restart", "restart_from_checkpoint", "exclude_node"
 STOP, LEAVE = "stop", "leave"
-FIRST, RESTARTS, ENDS = (NOTIFY, KEEP_EVIDENCE), (RESTART, RESTART_FROM_CHECKPOINT), (STOP, LEAVE)
+FIRST, RESTARTS, ENDS = (NOTIFY, KEEP_EVIDENCE), (RESTART, RESTART_FROM_CHECKPOINT, EXCLUDE_NODE), (STOP, LEAVE)
 ACTIONS = (*FIRST, *RESTARTS, *ENDS)
 
 MOST_PER_HOUR, MOST_PER_RUN = 20, 100
@@ -65,11 +65,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules by trigger, the budget of all restarts together, and for how long a phase excuses a rank."""
+    """The rules by trigger, the budget of all restarts together, and for how long a phase excuses a rank.
+
+    `time_left` is for how many seconds a job must still have its nodes, or else nothing is restarted.
+    """
 
     restarts: Budget
     excuses: Mapping[str, float]
     rules: Mapping[str, Rule]
+    time_left: float = 0.0
 
 
 def read(path: Path) -> Policy:
@@ -101,7 +105,7 @@ class _Reader:
         self.faults: list[str] = []
 
     def policy(self, root: yaml.Node) -> Policy | None:
-        parts = self._mapping(root, "the policy", ("version", "restarts", "excuses", "triggers"))
+        parts = self._mapping(root, "the policy", ("version", "restarts", "excuses", "time_left", "triggers"))
         self._version(parts.get("version"), root)
         budget = self._budget(parts["restarts"], "restarts") if "restarts" in parts else None
         if "restarts" not in parts:
@@ -112,7 +116,8 @@ class _Reader:
         if not triggers and not self.faults:
             self._fault(root, "triggers is missing or empty: nothing would ever be done")
         rules = {name: rule for name, node in triggers.items() if (rule := self._rule(node, f"triggers.{name}"))}
-        return None if budget is None else Policy(budget, excuses, rules)
+        time_left = self._seconds(parts["time_left"], "time_left") if "time_left" in parts else 0.0
+        return None if budget is None else Policy(budget, excuses, rules, time_left)
 
     def _version(self, node: yaml.Node | None, root: yaml.Node) -> None:
         if node is None:

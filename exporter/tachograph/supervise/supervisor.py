@@ -8,15 +8,38 @@ from __future__ import annotations
 
 import signal
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tachograph.humanize import age, count, listed
-from tachograph.supervise.decision import COOL_DOWN, GONE, WAIT, Decision, Situation, decide, held_back, not_before
+from tachograph.supervise.decision import (
+    COOL_DOWN,
+    GONE,
+    WAIT,
+    Decision,
+    Hold,
+    Situation,
+    decide,
+    held_back,
+    not_before,
+)
 from tachograph.supervise.deeds import DONE, UNKILLABLE, Deeds, Keep
-from tachograph.supervise.findings import EXITED, FROZEN, HUNG, TOLD, RunFinding, RunSeen, Unknown, worst
+from tachograph.supervise.findings import (
+    EXITED,
+    FROZEN,
+    HUNG,
+    TOLD,
+    RunFinding,
+    RunSeen,
+    Silent,
+    Unknown,
+    nothing_seen,
+    worst,
+)
+from tachograph.supervise.heartbeat import Facts, facts_of
+from tachograph.supervise.hindsight import Hindsight
 from tachograph.supervise.journal import (
     ATTEMPT,
     BLIND,
@@ -24,24 +47,28 @@ from tachograph.supervise.journal import (
     INTENT,
     NAME,
     OUTCOME,
+    QUEUED,
     STARTED,
     SUPERVISOR,
     Journal,
     identity,
     owners,
 )
+from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher, Outlook
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
-from tachograph.supervise.memory import ASKED, DECIDED, EXTERNAL, FAILED, FINISHED, LOST, STOPPED, WOULD
-from tachograph.supervise.observer import Clocks, RunObserver, RunWatch
+from tachograph.supervise.memory import EXTERNAL, FAILED, FINISHED, LOST, STOPPED
+from tachograph.supervise.observer import Clocks, RunObserver, RunWatch, Silenced, never_silenced
 from tachograph.supervise.plan import AttemptPlan
 from tachograph.supervise.policy import KEEP_EVIDENCE, LEAVE, NOTIFY, RESTARTS, STOP, Policy, Rule
 from tachograph.supervise.signals import Signals
+from tachograph.supervise.totals import ASKED, DECIDED, WOULD
 from tachograph.supervise.training import AttemptEnd, RunningAttempt
 
 POLL_SECONDS = 5.0
 """How often the exporter is asked: an answer costs both together 5 ms."""
 PENDING_SECONDS = 1.0
-"""The same while something is wrong, since each second of waiting costs one of every GPU."""
+"""The same while something is wrong, since each second of waiting costs one of every GPU, and until a restart of ours
+makes steps."""
 WAIT_SECONDS = 0.5
 """How often something is looked for that comes soon: a rank's end, a confirmation."""
 SETTLE_SECONDS, UNSEEN_SECONDS = 5.0, 1.0
@@ -52,6 +79,11 @@ BLIND_SECONDS = 120.0
 """After so long without findings that is said: a training takes as long to make its recorder."""
 ASK_SECONDS = 1800.0
 """How long a confirmation is awaited for a training that has ended."""
+SCHEDULER_SECONDS, ASK_SCHEDULER_SECONDS = 120.0, 2.0
+"""How long a scheduler may take to end this process once the job is queued again, or to answer after a restart of its
+own; and how often it is asked again."""
+LOST_SECONDS = 420.0
+"""How long a silent node is waited for, or its scheduler to say that it is lost: Slurm takes 5 minutes by default."""
 
 STATUS_STOPPED = 3
 """The exit status for a training that the policy ended."""
@@ -60,8 +92,6 @@ ASKED_TO_END = {-number for number in SIGNALLED} | {128 + number for number in S
 """Statuses of a command that somebody asked to end."""
 CONFIRMATIONS = "confirmed"
 """The folder in which `tachograph supervise confirm` leaves a file for each decision."""
-
-Start = Callable[[Mapping[str, str]], RunningAttempt]
 
 
 @dataclass
@@ -92,21 +122,26 @@ class Supervisor:
         journal: Journal,
         source: RunWatch,
         *,
-        start: Start,
+        launcher: Launcher,
         keep: Keep,
         say: Callable[[str], None],
         signals: Signals,
         clock: Clocks | None = None,
+        tell: Callable[[Callable[[], Facts]], None] = lambda _: None,
+        silenced: Silenced = never_silenced,
         at: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._tell = tell
         self._run, self._policy = run, policy
-        self._start, self._say, self._signals, self._at = start, say, signals, at
+        self._launcher, self._say, self._signals, self._at = launcher, say, signals, at
         self._clock = clock or Clocks()
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
-        self._observer = RunObserver(source, self._clock, self._memory.checkpoints)
+        self._observer = RunObserver(source, self._clock, self._memory.checkpoints, silenced, launcher)
         self._deeds = Deeds(self._ledger, keep, say, at)
+        self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._told: list[int] = []
+        self._withdrawn = ""
         self._pending: OpenFinding | None = None
         self._blind_since: float | None = None
         self._is_blind = False
@@ -128,6 +163,8 @@ class Supervisor:
 
     def _attempt(self) -> int | None:
         """Run one attempt; return the exit status, None where another attempt is due."""
+        if (status := self._placed()) is not None:
+            return status
         try:
             training = self._begin()
         except OSError as error:  # such as no memory, or no process, left to this user
@@ -143,6 +180,7 @@ class Supervisor:
                 if is_over:
                     return status
                 is_waiting = self._pending is not None and not self._pending.is_done
+                is_waiting |= self._memory.recovering is not None and not self._is_blind
                 next_look = self._clock.monotonic() + (PENDING_SECONDS if is_waiting else POLL_SECONDS)
         return self._after(training)
 
@@ -164,8 +202,8 @@ class Supervisor:
             self._ledger.write(OUTCOME, id=entry["id"], action=action, ok=action != KEEP_EVIDENCE, text=text)
         if (decided := self._memory.decided) is not None:
             stopped |= decided["action"] == STOP
-            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step")
-            self._ledger.write(INTENT, **{name: decided[name] for name in names})
+            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step", "found", "nodes")
+            self._ledger.write(INTENT, **{name: decided[name] for name in names if name in decided})
             text = "decided by the last supervisor, and the training ended with it"
             self._ledger.write(OUTCOME, id=decided["id"], action=decided["action"], ok=True, text=text)
         if self._memory.runs:
@@ -173,6 +211,7 @@ class Supervisor:
             self._ledger.write(
                 ENDED, how=LOST, status=None, step=None, checkpoints=self._memory.checkpoints, why=why
             )  # fmt: skip
+        self._hindsight.catch_up()
         if not stopped:
             return None
         self._say(
@@ -183,20 +222,53 @@ class Supervisor:
 
     # An attempt's beginning and end.
 
+    def _placed(self) -> int | None:
+        """Have the job queued again if the attempt cannot run in it; return the exit status then."""
+        left_out = self._left_out()
+        outlook = self._known_outlook(left_out)
+        if self._told:
+            return -self._told[0]
+        is_due = self._memory.due is not None or bool(left_out)
+        if self._ledger.mode == SHADOW or outlook.unknown or not is_due:
+            return None
+        if outlook.withdrawn:
+            self._say(f"the next attempt of run {self._run} is not started: {outlook.withdrawn}")
+            return STATUS_STOPPED
+        if outlook.where == IN_PLACE:
+            return None
+        why = outlook.why
+        if outlook.where == QUEUED_AGAIN and self._memory.nodes.is_queued:
+            why = f"{why}, though it was queued again for that"
+        elif outlook.where == QUEUED_AGAIN and self._ledger.write(QUEUED, why=why, left_out=sorted(left_out)):
+            self._at("before requeue")
+            fault = self._launcher.queue_again(left_out)
+            self._at("after requeue")
+            if not fault:
+                self._say(f"the next attempt of run {self._run} begins once its job, queued again, has nodes, as {why}")
+                self._signalled_within(SCHEDULER_SECONDS)
+                return -self._told[0] if self._told else STATUS_STOPPED
+            why = f"{why}, and it cannot be queued again: {fault}"
+        self._say(f"the next attempt of run {self._run} is not started: {why}")
+        return STATUS_STOPPED
+
+    def _left_out(self) -> Collection[str]:
+        """Return the nodes that no attempt uses; in shadow mode it is as it would be without us."""
+        return () if self._ledger.mode == SHADOW else self._memory.nodes.left_out
+
     def _begin(self) -> RunningAttempt:
         """Start the next attempt."""
         memory, due = self._memory, self._memory.due
         plan = AttemptPlan(self._run, memory.attempts)
         if due is not None:
             plan = AttemptPlan(self._run, memory.attempts, due["action"], due["trigger"], due["resume_step"])
-        self._pending, self._told = None, []
+        self._pending, self._told, self._withdrawn = None, [], ""
         self._blind_since, self._is_blind = None, False
         self._ledger.write(
             ATTEMPT, attempt=plan.attempt, action=plan.action, reason=plan.reason, resume_step=plan.step
         )  # fmt: skip
         self._observer.begin(memory.best_step)
         self._at("before start")
-        training = self._start(plan.environment(self._ledger.folder))
+        training = self._launcher.start(plan.environment(self._ledger.folder), self._left_out())
         self._at("after start")
         self._ledger.write(STARTED, attempt=plan.attempt)
         if plan.action:
@@ -219,11 +291,16 @@ class Supervisor:
         """Conclude why the command has ended; return its status, None where another attempt is due."""
         before = self._observer.seen
         seen: RunSeen | Unknown = Unknown("its ranks were not looked at")
+        lost: Sequence[str] = ()
         try:
-            if not self._acquitted(training.status, seen):
+            if training.status != 0:
+                self._withdrawn = self._known_outlook().withdrawn
+            if not self._acquitted(training, training.status, seen):
                 seen = self._settled(training)
             if isinstance(seen, RunSeen):
                 self._observer.note(seen)
+            elif training.status != 0:
+                lost = self._launcher.outlook((), fresh=True).lost
         except Exception as error:  # noqa: BLE001 - whatever it is, the status is the command's
             self._ledger.fault(error)
         end = training.wait()
@@ -232,10 +309,10 @@ class Supervisor:
             self._say(f"the command cannot be run: {end.error}")
             self._ended(FAILED, None, end.error)
             return 127
-        if how := self._acquitted(end.status, seen):
-            self._ended(how, status, _why(how, status, self._told))
+        if how := self._acquitted(training, end.status, seen):
+            self._ended(how, status, self._withdrawn or _why(how, status, self._told))
             return status
-        if isinstance(seen, Unknown):
+        if isinstance(seen, Unknown) and not lost:
             self._ended(FAILED, status, f"nothing is done, as nothing is known: {seen.why}")
             self._say(
                 f"the command of run {self._run} ended with {_status(status)}, and is not restarted, as nothing is "
@@ -243,31 +320,53 @@ class Supervisor:
             )
             return status
         try:
-            return self._after_failure(training, self._cause(training, end, seen, before), status, seen)
+            if isinstance(seen, Unknown):
+                seen = before or nothing_seen(self._run)
+                finding = self._loss_of(lost, seen)
+            else:
+                finding = self._cause(training, end, seen, before)
+            return self._after_failure(training, finding, status, seen)
         except Exception as error:  # noqa: BLE001 - the same
             self._ledger.fault(error)
             return status
 
-    def _acquitted(self, status: int | None, seen: RunSeen | Unknown) -> str:
+    def _acquitted(self, training: RunningAttempt, status: int | None, seen: RunSeen | Unknown) -> str:
         """Return how the command ended if nothing failed, empty otherwise."""
         if status == 0:
             return FINISHED
-        if self._told or status in ASKED_TO_END:
+        # The status of an srun is that of its tasks, which it asks to end itself after one has failed.
+        was_asked = status in ASKED_TO_END and (not training.job or (status or 0) < 0)
+        if self._told or was_asked or self._withdrawn:
             return EXTERNAL
         if isinstance(seen, Unknown) or (status or 0) < 0:  # a launcher that died: its ranks were asked to end by us
             return ""
         ends = [rank for rank in seen.ranks if rank.state in ("dead", "failed")]
         return EXTERNAL if ends and all(rank.end_reason in TOLD for rank in ends) else ""
 
+    def _known_outlook(self, left_out: Collection[str] = ()) -> Outlook:
+        """Return what the scheduler says, which may be restarted meanwhile."""
+        deadline = self._clock.monotonic() + SCHEDULER_SECONDS
+        while (outlook := self._launcher.outlook(left_out, fresh=True)).unknown and self._clock.monotonic() < deadline:
+            if self._signalled_within(ASK_SCHEDULER_SECONDS):
+                break
+        return outlook
+
     def _settled(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return what is known once the exporter shows how the ranks have ended, or after a while."""
         before = self._observer.seen
         deadline = self._clock.monotonic() + (SETTLE_SECONDS if before is not None else UNSEEN_SECONDS)
+        lost = deadline + LOST_SECONDS
         while True:
             seen = self._observer.look_for_news(training)
             is_settled = isinstance(seen, RunSeen) and not seen.is_alive
-            if is_settled or self._clock.monotonic() >= deadline:
+            now = self._clock.monotonic()
+            if is_settled or now >= (lost if isinstance(seen, Silent) else deadline):
                 return seen
+            if now >= deadline:
+                outlook = self._launcher.outlook((), fresh=True)
+                self._withdrawn = outlook.withdrawn
+                if outlook.withdrawn or outlook.lost or self._signalled_within(ASK_SCHEDULER_SECONDS):
+                    return seen
             self._signalled_within(WAIT_SECONDS)
 
     def _cause(self, training: RunningAttempt, end: AttemptEnd, seen: RunSeen, before: RunSeen | None) -> RunFinding:
@@ -288,6 +387,13 @@ class Supervisor:
         said = f"The command of run {self._run} ended with {_status(status)}, and no rank failed before it."
         return RunFinding(EXITED, (), _status(status), seen.step, "", said)
 
+    def _loss_of(self, nodes: Sequence[str], seen: RunSeen) -> RunFinding:
+        """Return the finding that nodes are lost as a whole, with whatever ran on them, as their scheduler says."""
+        said = (
+            f"The command of run {self._run} has ended, and {listed(nodes)} is down or does not answer its scheduler."
+        )
+        return RunFinding(EXITED, (), "node_lost", seen.step, "", said)
+
     def _after_failure(self, training: RunningAttempt, finding: RunFinding, status: int, seen: RunSeen) -> int | None:
         """Do what the policy says of a command that has ended; return the status, None for another attempt."""
         pending = self._open(finding)
@@ -307,7 +413,8 @@ class Supervisor:
             situation = self._observer.situation(finding, seen, pending.since, ended=True)
             decision = decide(situation, self._policy, rule, self._memory)
         if not self._may(situation, decision, pending, wait=ASK_SECONDS):
-            why = {SHADOW: "nothing is done in shadow mode", ASK: "nobody confirmed it"}.get(self._ledger.mode, "")
+            why = "nothing is done in shadow mode" if self._ledger.mode == SHADOW else "nobody confirmed it"
+            why = why if situation.silence is None else situation.silence.why
             self._ended(FAILED, status, "a signal came" if self._told else why)
             return status
         result = self._carry_out(training, situation, rule, decision, pending)
@@ -334,11 +441,19 @@ class Supervisor:
         seen = self._observer.seen
         step = None if seen is None else seen.step
         self._ledger.write(ENDED, how=how, status=status, step=step, checkpoints=self._observer.checkpoints, why=why)
+        self._hindsight.end(how)
+        self._beat()
+
+    def _beat(self) -> None:
+        """Say that this supervisor looks, and how it is."""
+        blind = 0.0 if self._blind_since is None else self._clock.monotonic() - self._blind_since
+        self._tell(lambda: facts_of(self._ledger, self._policy, blind, self._clock.now()))
 
     # Findings while the command runs.
 
     def _look(self, training: RunningAttempt) -> tuple[bool, int | None]:
         """Look once, and act; return whether the attempt is over by that, and then the exit status, None for a next."""
+        self._beat()
         try:
             seen = self._observer.look_for_news(training)
             self._note_blindness(seen)
@@ -372,7 +487,9 @@ class Supervisor:
         """Act on what is wrong with a run whose command runs; return the same as `_look`."""
         moved = self._observer.note(seen)
         finding = worst(seen)
+        self._hindsight.look(seen, finding)
         if finding is None:
+            self._ledger.note_steps(self._observer.first_step, seen.step)
             self._withdraw()
             return False, None
         pending = self._open(finding)
@@ -442,6 +559,9 @@ class Supervisor:
         `wait` is for how many seconds to wait for that here.
         """
         mode = self._ledger.mode
+        if situation.silence is not None:  # made while a restart waited for its cool-down
+            self._ledger.hold(situation, *situation.silence)
+            return False
         if mode == SHADOW:
             if not pending.is_done:
                 pending.is_done = True
@@ -451,7 +571,7 @@ class Supervisor:
                     f"{situation.finding.text}"
                 )
             return False
-        if mode == ASK and not self._agreed(situation, decision, pending, wait):
+        if (mode == ASK or decision.needs_person) and not self._agreed(situation, decision, pending, wait):
             return False
         pending.number = self._ledger.decided(situation, decision, DECIDED, number=pending.number)
         return self._ledger.mode == mode  # or else the journal has failed, and the decision is not on disk
@@ -464,7 +584,7 @@ class Supervisor:
             pending.number = self._ledger.decided(situation, decision, ASKED)
             with suppress(OSError):  # ours, so that an answer of root's is seen
                 (folder / CONFIRMATIONS).mkdir(mode=0o700, exist_ok=True)
-            if self._ledger.mode != ASK:  # the question is not on disk, so nobody can confirm it
+            if self._ledger.mode == SHADOW:  # the question is not on disk, so nobody can confirm it
                 return False
             self._say(
                 f"{situation.finding.text} To {_words(decision.action)}, {decision.why}, confirm with: "
@@ -473,6 +593,7 @@ class Supervisor:
         answer = folder / CONFIRMATIONS / pending.number
         deadline = self._clock.monotonic() + wait
         while not self._is_confirmed(answer):
+            self._beat()
             if self._clock.monotonic() >= deadline or self._signalled_within(WAIT_SECONDS):
                 return False
         return True
@@ -503,10 +624,15 @@ class Supervisor:
             self._pass_on(training, number)
         seen = self._observer.look(training)
         finding = worst(seen) if isinstance(seen, RunSeen) else None
-        if not self._told and not training.has_ended() and finding and finding.trigger == situation.finding.trigger:
-            return True
+        is_same = finding is not None and finding.trigger == situation.finding.trigger
+        if is_same and not self._told and not training.has_ended() and isinstance(seen, RunSeen):
+            hold = self._observer.silenced(situation.finding, seen, True)
+            if hold is None:
+                return True
+        else:
+            hold = Hold(GONE, "it was gone before anything was ended")
         self._pending = None
-        self._ledger.hold(situation, GONE, "it was gone before anything was ended")
+        self._ledger.hold(situation, *hold)
         return False
 
 

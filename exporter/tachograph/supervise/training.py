@@ -1,4 +1,7 @@
-"""The training as the supervisor's child: started, signalled, ended with all that it started, and awaited."""
+"""The training as the supervisor's child: started, signalled, ended with all that it started, and awaited.
+
+What an srun has started on other nodes is no process of ours: Slurm is asked to end it, and whether it is gone.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from tachograph.own_process import own_process
 from tachograph.process_tree import Descendants
+from tachograph.supervise.slurm import end_steps
 from tachograph.supervise.warden import ALONE_GRACE_SECONDS
 
 GRACE_SECONDS = 10.0
@@ -36,6 +40,8 @@ class RunningAttempt(Protocol):
 
     pid: int
     status: int | None
+    job: str
+    """The Slurm job whose tasks its ranks are; empty where they are processes of the command."""
 
     def fileno(self) -> int:
         """Return what becomes readable when it ends."""
@@ -56,16 +62,17 @@ class RunningAttempt(Protocol):
 class AttemptProcesses:
     """The processes of one attempt, below a warden of their own (`warden.py`)."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], lock: int) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], lock: int, job: str = "") -> None:
         """Start it, with these variables beside the supervisor's own; `lock` stays locked while any of it is left.
 
-        Raise OSError.
+        `job` is the Slurm job that the command, an srun, starts tasks in. Raise OSError.
         """
+        self.job = job
         self._descendants = Descendants()
         commanded, self._control = os.pipe()
         self._report, reported = os.pipe()
         given = {
-            "control": commanded, "report": reported, "lock": lock, "grace": GRACE_SECONDS,
+            "control": commanded, "report": reported, "lock": lock, "grace": GRACE_SECONDS, "job": job,
         }  # fmt: skip
         try:
             self._warden = subprocess.Popen(
@@ -123,6 +130,8 @@ class AttemptProcesses:
         more = os.read(self._report, 65536)
         if not more:
             self._left = 0 if self._error else self._descendants.end(ALONE_GRACE_SECONDS)
+            if self.job and self.pid and not end_steps(self.job, self.pid, ALONE_GRACE_SECONDS):
+                self._left = -1
             return
         *lines, self._unread = (self._unread + more).split(b"\n")
         for line in lines:

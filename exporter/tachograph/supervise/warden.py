@@ -17,6 +17,7 @@ from typing import IO
 
 from tachograph.die_with_parent import die_with_parent
 from tachograph.process_tree import Descendants, adopt_orphans
+from tachograph.supervise.slurm import end_steps
 
 LEFT_ALONE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """A scheduler may send these to every process of a job: what they are to end is the command, which gets them, too."""
@@ -53,12 +54,20 @@ def main() -> None:
         is_alone = _wait(process, descendants, control)
         if (status := process.poll()) is not None:
             _tell(to, {"status": status})
-        left = descendants.end(ALONE_GRACE_SECONDS if is_alone else grace)
+        seconds, job = ALONE_GRACE_SECONDS if is_alone else grace, given["job"]
+        left = _end(descendants, seconds, job, process.pid)
         while is_alone and left < 0:  # what waits in the kernel still has its GPU: until it goes the lock is held
-            left = descendants.end(0.0)
+            left = _end(descendants, 0.0, job, process.pid)
         if status is None and left >= 0:
             _tell(to, {"status": process.wait()})
         _tell(to, {"left": left})
+
+
+def _end(descendants: Descendants, grace: float, job: str, srun: int) -> int:
+    """End all, on other nodes too, where the command is an srun; return how many there were here, -1 if some remain."""
+    is_gone = end_steps(job, srun, grace) if job else True
+    ended = descendants.end(grace)
+    return ended if is_gone or end_steps(job, srun, 0.0) else -1
 
 
 def _wait(process: subprocess.Popen[bytes], descendants: Descendants, control: int) -> bool:

@@ -157,6 +157,11 @@ MODES: Mapping[str, FailureMode] = {
     "name_shared": _mode("two jobs share its name", SCHEDULER, PLACES, TARGETS),
     "misuse": _mode("its script misuses the recorder", LOGS, PLACES, EXPORTER),
     "blind": _mode("part of it is not visible; that says nothing about the run", TARGETS, EXPORTER, PLACES),
+    "unsupervised": _mode(
+        "its supervisor would not restart it",
+        NextCommand("tachograph supervise history {run}", "in the run's working directory: what it did, and why"), LOGS,
+        EXPORTER,
+    ),
     "scraped_twice": _mode("an exporter is scraped twice", TARGETS, EXPORTER, PLACES),
     "rules_fail": _mode("rules fail, so their alerts are off", TARGETS, PLACES, EXPORTER),
     "overload": _mode("an exporter does not record everything", EXPORTER, TARGETS, PLACES),

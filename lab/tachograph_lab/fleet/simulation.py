@@ -134,6 +134,11 @@ class Simulation:
             node.second = next(((each.job, each.instance(node.name)) for each in again), None)
             node.ahead = sum(each.by for each in self._skews if number in each.nodes and each.at <= now < each.until)
 
+    @property
+    def is_training(self) -> bool:
+        """Whether an attempt is under way, of which processes are left."""
+        return self._training is not None
+
     def messages(self, nodes: Container[str] | None = None) -> list[RankMessage]:
         """Return all messages from ranks since the last call, in order, ending with the present state of each rank.
 

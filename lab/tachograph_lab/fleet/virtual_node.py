@@ -85,6 +85,11 @@ class VirtualNode:
         self._catch_up()
         return iter(self._exporter.samples())
 
+    def judgement(self) -> str:
+        """Return what its `/api/node` answers now."""
+        self._catch_up()
+        return self._exporter.judgement()
+
     def _time(self) -> float:
         return self._now
 

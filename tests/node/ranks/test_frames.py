@@ -81,7 +81,11 @@ def test_what_came_later_never_costs_the_hello(value: object) -> None:
         (line({**HELLO, "v": 2}), "version", "v=2: this exporter speaks v=1"),
         (line({**HELLO, "v": "1"}), "version", "v='1'"),
         (line({"type": "hello"}), "version", "v=None"),
-        (line({**HELLO, "type": "goodbye"}), "type", "'goodbye': expected hello, state, box, bye or unrecorded"),
+        (
+            line({**HELLO, "type": "goodbye"}),
+            "type",
+            "'goodbye': expected hello, state, box, bye, unrecorded or supervisor",
+        ),
         (line({"v": 1}), "type", "None"),
         (line({"v": 1, "type": "hello", "rank": 0}), "invalid", "run"),
         (line({**HELLO, "run": ""}), "invalid", "1 to 128 bytes"),

@@ -22,6 +22,7 @@ from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.redact import redact
 
+_JOB_ID = catalog.RANK_JOB_INFO.labels[2:].index("job_id")
 _OF_LAYERS = (
     catalog.TRAIN_LAYER_GRAD_NORM,
     catalog.TRAIN_LAYER_GRAD_RATIO,
@@ -55,6 +56,7 @@ class RankJudgement:
     phase: str
     phase_seconds: float | None
     pid: str
+    job_id: str
     where: str
     process: str
     progress_seconds: float | None
@@ -261,6 +263,7 @@ class _Run:
                 phase="" if rank.outcome else rank.phase or "",
                 phase_seconds=rank.phase_seconds(self.now),
                 pid="" if rank.outcome else rank.pid,
+                job_id=rank.job[_JOB_ID],
                 where="" if rank.outcome else rank.where,
                 process=rank.process_state if self.states[rank] == "frozen" else "",
                 progress_seconds=None if rank.progress is None else max(0.0, self.now - rank.progress),

@@ -179,7 +179,35 @@ class Unrecorded(msgspec.Struct, tag="unrecorded", frozen=True):
     why: str
 
 
-Frame = Hello | State | BoxPart | Bye | Unrecorded
+class Supervision(msgspec.Struct, tag="supervisor", frozen=True):
+    """What the supervisor of a run says of itself: all totals, so that the next frame makes up for a lost one.
+
+    `actions` counts by action and outcome. `ended`: it says so for the last time. Actions that are wrong are left out.
+    """
+
+    v: int
+    run: str
+    mode: Literal["shadow", "ask", "act", "failed"]
+    job: Any = None
+    blind_seconds: Age = 0.0
+    restarts_left: Count | None = None
+    actions: dict[str, Any] = {}
+    recovery_seconds: Age | None = None
+    lost_steps: Count = 0
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.hello()
+
+    def hello(self) -> Hello:
+        """Return the hello by which a rank would claim the run; raise ValueError for a name that cannot be a run's."""
+        return Hello(v=self.v, run=self.run, rank=0, job=self.job)
+
+
+Frame = Hello | State | BoxPart | Bye | Unrecorded | Supervision
+
+
+TYPES = ("hello", "state", "box", "bye", "unrecorded", "supervisor")
 
 
 class _Head(msgspec.Struct):
@@ -213,8 +241,8 @@ def _explain(line: bytes, error: msgspec.ValidationError) -> FrameError:
         return FrameError("malformed", f"not one JSON object on one line: {unreadable}")
     if head.v != VERSION:
         return _wrong_version(head.v)
-    if head.type not in ("hello", "state", "box", "bye", "unrecorded"):
-        return FrameError("type", f"unknown type {_short(head.type)}: expected hello, state, box, bye or unrecorded")
+    if head.type not in TYPES:
+        return FrameError("type", f"unknown type {_short(head.type)}: expected {', '.join(TYPES[:-1])} or {TYPES[-1]}")
     return FrameError("invalid", f"{head.type}: {error}")
 
 

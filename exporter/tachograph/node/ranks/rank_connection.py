@@ -13,7 +13,7 @@ from typing import cast
 
 import msgspec
 
-from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, Unrecorded, decode
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, Supervision, Unrecorded, decode
 from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
@@ -313,6 +313,9 @@ class RankConnection(asyncio.BufferedProtocol):
             self._table.frames += 1
             why = cut(frame.why, MAX_NOTICE_BYTES)
             _log.warning("a process cannot be recorded", extra={"why": why, **self.peer._asdict()})
+        elif isinstance(frame, Supervision):
+            self._table.supervised(frame, self.peer)
+            self._table.frames += 1
         else:
             self._table.state(self, frame)
             self._table.frames += 1

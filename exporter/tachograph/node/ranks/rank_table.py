@@ -20,7 +20,7 @@ from tachograph.node.ranks.conclusions.run import RunConclusions
 from tachograph.node.ranks.conclusions.settings import tier_of
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.coverage import Coverage, UnrecordedProcesses, by_user
-from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, Supervision
 from tachograph.node.ranks.gpu_owners import GpuOwners
 from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
@@ -31,6 +31,7 @@ from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
 from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
 from tachograph.node.ranks.stack_memory import StackMemory
+from tachograph.node.ranks.supervisors import SUPERVISOR, Supervisors
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.wire import MAX_BOX_REASON_BYTES, cut, fits
 
@@ -132,6 +133,7 @@ class RankTable:
             clock=clock.monotonic, is_known=self._runs.__contains__, dropped=self.dropped, exceeded=self.shares.exceeded
         )
         """The last boxes of each rank; they outlive the ranks."""
+        self._supervisors = Supervisors(limits)
 
     def hello(self, link: object, hello: Hello, peer: Peer) -> Welcome:
         """Bind a connection to a rank; raise FrameError if the sender may not claim the rank or its run.
@@ -274,6 +276,16 @@ class RankTable:
             raise FrameError("owner", f"run {rank.hello.run} is not yours any more")
         self.boxes.add(rank.peer.uid, rank.hello, part)
 
+    def supervised(self, said: Supervision, peer: Peer) -> None:
+        """Take what the supervisor of a run says of itself; raise FrameError if the run is another user's."""
+        name = self._names.shown(said.hello(), peer, self._has_ranks)
+        if (run := self._runs.get(name)) is not None and run.owner != peer.uid:
+            raise FrameError("owner", f"run {name} belongs to uid {run.owner}, you are uid {peer.uid}")
+        if self.shares.of(peer.uid).names.rank(name, SUPERVISOR, "") is None:
+            self.shares.exceeded(peer.uid, "names")
+            raise FrameError("rank_limit", "you have had too many new names on this node: wait an hour")
+        self._supervisors.take(name, peer.uid, said, self._clock.monotonic())
+
     def capture(self, name: str, reason: str) -> int:
         """Ask every connected rank of a run for its box, at most once in CAPTURE_SECONDS; return how many were asked.
 
@@ -374,6 +386,7 @@ class RankTable:
         self.boxes.drop_old()
         while self._names.users.refused:
             self.shares.exceeded(self._names.users.refused.pop(), "owner_lookups")
+        self._supervisors.forget_old(now)
         gap, self._ticked = now - self._ticked, now
         for rank in list(self.ranks()):
             if rank.ended is None and gap > LONGEST_TICK:
@@ -588,6 +601,8 @@ class RankTable:
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
             if of_run := [*(run.conclusions.samples(view) if view.states else ()), *sums]:
                 yield run.owner, of_run
+        owners = {name: run.owner for name, run in self._runs.items()}
+        yield from self._supervisors.blocks(owners, self._clock.monotonic())
 
     def concluded(self, run: str) -> tuple[RunView, RunConclusions]:
         """Return the facts of a run that has ranks here, at this moment, and what is concluded from them."""

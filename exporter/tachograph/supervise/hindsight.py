@@ -1,0 +1,74 @@
+"""Judges later what shadow mode would have done, by what happened to the run without it.
+
+Wrong: the run made steps again, or finished, and nobody had restarted it. Right: it ended by itself, or what was found
+stood until somebody ended it. Else it is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tachograph.humanize import age, count
+from tachograph.supervise.findings import NOT_FINITE, RunFinding, RunSeen
+from tachograph.supervise.journal import JUDGED, Entry
+from tachograph.supervise.ledger import Ledger
+from tachograph.supervise.memory import EXTERNAL, FINISHED, LOST
+
+RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
+
+LONGEST_SECONDS = 86_400.0
+"""After a decision, within which it is judged: whoever ends a run that stands in the night does it in the morning."""
+
+STALE_SECONDS = 60.0
+"""Since the run was last seen, after which it is not known what somebody ended."""
+
+
+class Hindsight:
+    """The judgement of the decisions that a journal has; it writes each once."""
+
+    def __init__(self, ledger: Ledger, now: Callable[[], float]) -> None:
+        self._ledger, self._now = ledger, now
+        self._standing: tuple[str, float] | None = None
+        """The trigger that held at the last look, and when that was."""
+
+    def look(self, seen: RunSeen, finding: RunFinding | None) -> None:
+        """Judge by what is known of a run that goes on."""
+        self._standing = None if finding is None else (finding.trigger, self._now())
+        for decision in list(self._ledger.memory.totals.unjudged.values()):
+            before, step = decision["step"], seen.step
+            if finding is None and step is not None and (before is None or step > before):
+                self._write(decision, WRONG, f"the run made steps again by itself, and is at step {count(step)}")
+            elif self._now() - decision["time"] > LONGEST_SECONDS:
+                self._write(decision, UNKNOWN, f"nothing has ended it within {age(LONGEST_SECONDS)}")
+
+    def end(self, how: str) -> None:
+        """Judge by the end of the attempt, of which the journal has been written."""
+        for decision in list(self._ledger.memory.totals.unjudged.values()):
+            self._write(decision, *self._by_end(decision["trigger"], how))
+        self._standing = None
+
+    def catch_up(self) -> None:
+        """Judge what an earlier supervisor left: by the end of its attempt, which is all that is known of it."""
+        last = self._ledger.memory.totals.last_end
+        if last is not None:
+            self.end(last["how"])
+
+    def _by_end(self, trigger: str, how: str) -> tuple[str, str]:
+        standing, at = self._standing or ("", 0.0)
+        stood = standing != "" and self._now() - at <= STALE_SECONDS
+        if how == FINISHED:
+            if trigger != NOT_FINITE:
+                return WRONG, "the command finished by itself"
+            return (RIGHT, "it finished without a finite loss") if stood else (UNKNOWN, "the command finished")
+        if how == LOST:
+            return UNKNOWN, "its supervisor ended, and the training with it"
+        if how == EXTERNAL:
+            return (
+                (RIGHT, "what was found stood until somebody ended the run")
+                if stood
+                else (UNKNOWN, "somebody ended the run, and it is not known whether what was found still stood")
+            )
+        return RIGHT, "the attempt failed by itself"
+
+    def _write(self, decision: Entry, verdict: str, why: str) -> None:
+        self._ledger.write(JUDGED, id=decision["id"], action=decision["action"], verdict=verdict, why=why)

@@ -1,0 +1,92 @@
+"""The findings of several nodes about one run, as one: each exporter concludes about its part of it.
+
+Unknown is not gone: while a node of the attempt does not answer, nothing is known of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tachograph.catalog.rank import ALIVE
+from tachograph.diagnosis import STATES
+from tachograph.humanize import plural
+from tachograph.supervise.findings import FindingSource, NotThere, RankSeen, RunSeen, Silent, Unknown, whole
+
+
+class SeveralNodes:
+    """The exporters of all nodes that an attempt may run on, asked at the same time."""
+
+    def __init__(self, addresses: Mapping[str, str], names: Sequence[str], used: Callable[[], Collection[str]]) -> None:
+        """`used` returns the nodes of the attempt that runs: what others show is of an earlier one."""
+        self._sources = {node: FindingSource(address, names, node) for node, address in addresses.items()}
+        self._used = used
+
+    def begin(self) -> None:
+        """Take all ranks that any of them shows now for those of earlier attempts."""
+        for source in self._sources.values():
+            source.ask()
+        for source in self._sources.values():
+            source.note_earlier()
+
+    def look(self, attempt_seconds: float) -> RunSeen | Unknown:
+        """Return what is known of the run by all its nodes."""
+        used = self._used()
+        sources = {node: source for node, source in self._sources.items() if node in used}
+        for source in sources.values():
+            source.ask()
+        return merged({node: source.part(attempt_seconds) for node, source in sources.items()})
+
+
+def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
+    """Return the run that these parts of it make, by node."""
+    silent = {
+        node: part for node, part in parts.items() if isinstance(part, Unknown) and not isinstance(part, NotThere)
+    }
+    if silent:
+        first = next(iter(silent.values()))
+        more = f", nor of {plural(len(silent) - 1, 'other node')}" if len(silent) > 1 else ""
+        return Silent(f"nothing is known of node {next(iter(silent))}{more}: {first.why}")
+    shown = [part for part in parts.values() if isinstance(part, RunSeen) and part.ranks]
+    if not shown:
+        return next(map(whole, parts.values()), Unknown("no node of the run is known"))
+    ranks: dict[int, RankSeen] = {}
+    for rank in (rank for part in shown for rank in part.ranks):
+        other = ranks.get(rank.rank)
+        if other is not None and other.state in ALIVE and rank.state in ALIVE:
+            return Unknown(f"rank {rank.rank} of run {shown[0].name} is on {other.node} and on {rank.node}")
+        if other is None or _age(rank) < _age(other):
+            ranks[rank.rank] = rank
+    without_step = [part.seconds_without_step for part in shown if part.seconds_without_step is not None]
+    culprits = {part.culprit for part in shown if part.culprit is not None}
+    return whole(
+        replace(
+            shown[0],
+            times=tuple(time for part in shown for time in part.times),
+            state=min((part.state for part in shown), key=_place),
+            world_size=max(part.world_size for part in shown),
+            seconds_without_step=min(without_step, default=None),
+            hang_limit=max(part.hang_limit for part in shown),
+            saving_seconds=max(
+                (part.saving_seconds for part in shown if part.saving_seconds is not None), default=None
+            ),
+            culprit=culprits.pop() if len(culprits) == 1 else None,
+            checkpoint_step=max(
+                (part.checkpoint_step for part in shown if part.checkpoint_step is not None), default=None
+            ),
+            ranks=tuple(ranks[number] for number in sorted(ranks)),
+            problems=tuple(problem for part in shown for problem in part.problems),
+            node="",
+            gpu_trouble=tuple(trouble for part in shown for trouble in part.gpu_trouble),
+        )
+    )
+
+
+def _age(rank: RankSeen) -> float:
+    """Return for how long a rank has ended, below 0 for one that has not."""
+    return -1.0 if rank.ended_seconds is None else rank.ended_seconds
+
+
+def _place(state: str) -> int:
+    """Return how bad a state is, from 0; what a newer exporter says is the worst."""
+    return STATES.index(state) if state in STATES else -1

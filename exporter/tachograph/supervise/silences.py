@@ -1,0 +1,125 @@
+"""Whether a silence of an Alertmanager covers what was found: then a person is at it, and nothing is done.
+
+It is asked beside the supervisor's loop, only while something is wrong. What it does not say is not known: a false
+action costs without bound and a missed one does not, so without an answer nothing is done either.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tachograph.printable import printable
+from tachograph.redact import redact
+from tachograph.server_address import DEFAULT_PORT
+from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
+from tachograph.supervise.decision import SILENCE, WAIT, Hold
+from tachograph.supervise.findings import ALERTS, RunFinding, RunSeen
+
+FRESH_SECONDS, KNOWN_SECONDS = 10.0, 60.0
+"""Age of an answer from which it is asked again, and up to which it counts."""
+
+PATIENCE_SECONDS = 15.0
+"""After a question, within which its answer may still come."""
+
+WAIT_SECONDS = 5.0
+"""How long an answer is waited for where nothing else is to be done meanwhile."""
+
+LONGEST_PATTERN, MOST_REPEATS = 300, 3
+_REPEATED_GROUP, _REPEAT = re.compile(r"\)[*+?{]"), re.compile(r"[*+?{]")
+"""Of a regular expression that is tried: another may take Python's for ever, where Alertmanager's takes its time."""
+
+COMPONENT = "tachograph"
+
+
+class MaintenanceSilences:
+    """The silences of the Alertmanager at an address; raises AlertmanagerError where that is none."""
+
+    def __init__(self, address: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._silences, self._say, self._clock = Silences(address), say, clock
+        self._answer: tuple[float, Sequence[Silence]] | None = None
+        self._error = ""
+        self._question: threading.Thread | None = None
+        self._asked = 0.0
+        self._ask()  # so that an address which is wrong is said before the first night
+
+    def hold(self, finding: RunFinding, seen: RunSeen, wait: bool) -> Hold | None:
+        """Return what holds back an action, None if nothing does; `wait` for an answer of now, a few seconds."""
+        if self._age() > FRESH_SECONDS:
+            self._ask()
+            if wait and self._question is not None:
+                self._question.join(WAIT_SECONDS)
+        answer = self._answer
+        if answer is None or self._age() > KNOWN_SECONDS:
+            if self._error or wait or self._clock() - self._asked > PATIENCE_SECONDS:
+                why = self._error or "it has not answered in time"
+                return Hold(SILENCE, f"whether a silence covers it is not known: {why}")
+            return Hold(WAIT, "Alertmanager is being asked for silences")
+        labels = labels_of(finding, seen)
+        found = next((one for one in answer[1] if one.state == "active" and covers(one, labels)), None)
+        if found is None:
+            return None
+        until = f"{found.ends:%Y-%m-%d %H:%M} UTC"
+        text = f"a silence of {found.by} covers it until {until}: {redact(found.why)[:100]} ({found.id})"
+        return Hold(SILENCE, printable(text))
+
+    def _age(self) -> float:
+        """Return how old the last answer is."""
+        return float("inf") if self._answer is None else self._clock() - self._answer[0]
+
+    def _ask(self) -> None:
+        if self._question is None or not self._question.is_alive():
+            self._asked = self._clock()
+            self._question = threading.Thread(target=self._take, name="silences", daemon=True)
+            self._question.start()
+
+    def _take(self) -> None:
+        asked = self._clock()
+        try:
+            self._answer = asked, self._silences.current()
+        except Exception as error:  # noqa: BLE001 - whatever it is, silences are not known, and that must be said
+            if not self._error:
+                self._say(f"{error}. Nothing is done about what is found until it answers")
+            self._error = str(error) or type(error).__name__
+        else:
+            self._error = ""
+
+
+def labels_of(finding: RunFinding, seen: RunSeen) -> Mapping[str, Sequence[str]]:
+    """Return the labels that the alerts of a finding have, as far as they are known here, each with what it may be."""
+    of_ranks = [rank.node for rank in seen.ranks]
+    hosts = dict.fromkeys(name for name in (seen.node, *of_ranks, socket.gethostname()) if name)
+    nodes = [*hosts, *dict.fromkeys(name.partition(".")[0] for name in hosts)]
+    labels: dict[str, Sequence[str]] = {
+        "run": [seen.name], "rank": [str(rank) for rank in finding.ranks], "component": [COMPONENT], "node": nodes,
+        "instance": [*nodes, *(f"{node}:{DEFAULT_PORT}" for node in nodes)],
+    }  # fmt: skip
+    if finding.trigger in ALERTS:
+        labels["alertname"] = [ALERTS[finding.trigger]]
+    return labels
+
+
+def covers(silence: Silence, labels: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a silence may be one of an alert; what is not known of that, such as its cluster, may be so."""
+    return all(_may_match(matcher, labels.get(matcher.name)) for matcher in silence.matchers)
+
+
+def _may_match(matcher: SilenceMatcher, values: Sequence[str] | None) -> bool:
+    if values is None:
+        return True
+    if matcher.name == "instance" and not matcher.regex:
+        values = [*values, *(value for value in [matcher.value] if value.rpartition(":")[0] in values)]
+    if not matcher.regex:
+        return any((value == matcher.value) is matcher.equal for value in values)
+    if len(matcher.value) > LONGEST_PATTERN or _REPEATED_GROUP.search(matcher.value):
+        return True
+    if len(_REPEAT.findall(matcher.value)) > MOST_REPEATS:
+        return True
+    try:
+        pattern = re.compile(matcher.value)
+    except (re.error, OverflowError, RecursionError):
+        return True
+    return any((pattern.fullmatch(value) is not None) is matcher.equal for value in values)
