@@ -46,7 +46,7 @@ def facts_of(ledger: Ledger, policy: Policy, blind_seconds: float, now: float) -
 
 
 class Heartbeat:
-    """What is sent to the exporter at a socket about one run; a context manager that says when it is over."""
+    """The reports about one run to the exporter at a socket; a context manager that says when it is over."""
 
     def __init__(self, path: str, run: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock

@@ -20,7 +20,7 @@ from tachograph.supervise.journal import (
     Entry,
 )
 from tachograph.supervise.memory import EVER, FINISHED, HOUR, remember
-from tachograph.supervise.totals import ASKED, DECIDED, HELD, WOULD, Totals
+from tachograph.supervise.totals import ASKED, DECIDED, HELD, WOULD, JournalTotals
 
 OUTCOMES = {WOULD: "would", ASKED: "asked to", DECIDED: "decided to", HELD: "held back"}
 
@@ -39,7 +39,7 @@ def lines(entries: Sequence[Entry], now: float) -> list[str]:
     return found
 
 
-def _judged(totals: Totals) -> str:
+def _judged(totals: JournalTotals) -> str:
     """Return what became of what shadow mode would have done, empty if that was nothing."""
     by = {
         verdict: sum(n for (_, came), n in totals.actions.items() if came == verdict)

@@ -14,7 +14,7 @@ from tachograph.supervise.findings import RunFinding
 from tachograph.supervise.journal import ATTEMPT, DECISION, ENDED, INTENT, OUTCOME, RECOVERED, STARTED, Entry
 from tachograph.supervise.node_memory import NodeMemory
 from tachograph.supervise.policy import EXCLUDE_NODE, LEAVE, RESTARTS, Budget
-from tachograph.supervise.totals import DECIDED, HELD, Totals
+from tachograph.supervise.totals import DECIDED, HELD, JournalTotals
 
 FINISHED, EXTERNAL, FAILED, STOPPED, LOST = "finished", "external", "failed", "stopped", "lost"
 """How an attempt ended: well, by a person or a scheduler, by itself, by the policy, or with its supervisor."""
@@ -57,7 +57,7 @@ class RunMemory:
     """When the failure was found for which the training was restarted, and the furthest step before that; None once
     the training has made a step again."""
 
-    totals: Totals = field(default_factory=Totals)
+    totals: JournalTotals = field(default_factory=JournalTotals)
 
     def cost(self, now: float, within: float, trigger: str = "", action: str = "") -> int:
         """Return what restarts cost within the last seconds: by one trigger and action, or all but swaps of nodes."""

@@ -1,4 +1,4 @@
-"""What all runs of a journal come to: actions by what came of them, what restarts cost, and what is not judged yet."""
+"""Totals over all runs of a journal: actions by what came of them, what restarts cost, and what is not judged yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DONE, NOT_DONE = "done", "failed"
 
 
 @dataclass
-class Totals:
+class JournalTotals:
     """The counts; `recovery_seconds` is the last time to recover."""
 
     actions: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -63,7 +63,7 @@ class SupervisedOutcome:
 
     @property
     def wrong(self) -> list[Judged]:
-        """What would have been wrong: the run went on by itself, or nothing was to be acted upon."""
+        """Return the actions that would have been wrong: the run went on by itself, or nothing was to be acted upon."""
         return [one for one in self.judged if one.verdict == WRONG]
 
 

@@ -33,8 +33,8 @@ def test_numbers() -> None:
         (f"{cost}, {analyst.MEMORY_BYTES >> 30} GiB; kept for {analyses.KEPT_SECONDS:.0f} s", web),
         (f"kept for {analyses.KEPT_SECONDS:.0f} s, {analyses.SAME_SECONDS:.0f} s while nothing changes", web),
         (
-            f"three times as long, {analyses.LONGEST_REST_SECONDS:.0f} s at most | {analyses.MOST_OF_ASKER} wait, "
-            f"{analyses.MOST_WAITING} of all",
+            f"three times as long, at most {analyses.LONGEST_REST_SECONDS:.0f} s | {analyses.MOST_OF_ASKER} wait, "
+            f"{analyses.MOST_WAITING} in all",
             web,
         ),
     ):

@@ -180,7 +180,7 @@ class Unrecorded(msgspec.Struct, tag="unrecorded", frozen=True):
 
 
 class Supervision(msgspec.Struct, tag="supervisor", frozen=True):
-    """What the supervisor of a run says of itself: all totals, so that the next frame makes up for a lost one.
+    """A report of a run's supervisor on itself: all totals, so that the next frame makes up for a lost one.
 
     `actions` counts by action and outcome. `ended`: it says so for the last time. Actions that are wrong are left out.
     """

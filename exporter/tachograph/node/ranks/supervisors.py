@@ -1,4 +1,4 @@
-"""What supervisors of runs on this node say of themselves (`tachograph supervise`), and for how long that is shown.
+"""The reports of supervisors of runs on this node (`tachograph supervise`), and for how long they are shown.
 
 ```text
 tachograph_supervisor_look_age_seconds{run="llama-7b",mode="act"} 2.1
