@@ -203,7 +203,8 @@ def use() -> list[Json]:
 
 def culprits(**more: object) -> Json:
     """Return the nodes that were blamed for the most incidents."""
-    most = f"sum by (instance) (1 + resets((-{of_cluster('node:blamed_timestamp_seconds:min')})[30d:5m]))"
+    blamed = of_cluster("node:blamed_timestamp_seconds:min")
+    most = f"sum by (instance) (1 + (resets((-{blamed})[30d:5m]) or 0 * last_over_time({blamed}[30d])))"
     return table(
         "Nodes blamed most often, 30 days",
         "Incidents of the last 30 days for which a node, or one of its GPUs or links, was to blame; the ten nodes with "

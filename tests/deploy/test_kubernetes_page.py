@@ -84,7 +84,7 @@ def test_the_client_reads_run_rank_and_pod(
 
 def test_a_jobset_counts_its_restarts() -> None:
     """Also where torchrun, new in each of them, counts from 0."""
-    assert "`TACHOGRAPH_ATTEMPT` from `metadata.labels['jobset.sigs.k8s.io/restart-attempt']`" in PAGE
+    assert "`TACHOGRAPH_ATTEMPT` from `metadata.labels['jobset.sigs.k8s.io/restart-attempt']`" in " ".join(PAGE.split())
     assert discover({}, {"TACHOGRAPH_ATTEMPT": "2", "TORCHELASTIC_RESTART_COUNT": "0"}).attempt == 2
 
 

@@ -282,7 +282,6 @@ class RankTable:
         if (run := self._runs.get(name)) is not None and run.owner != peer.uid:
             raise FrameError("owner", f"run {name} belongs to uid {run.owner}, you are uid {peer.uid}")
         if self.shares.of(peer.uid).names.rank(name, SUPERVISOR, "") is None:
-            self.shares.exceeded(peer.uid, "names")
             raise FrameError("rank_limit", "you have had too many new names on this node: wait an hour")
         self._supervisors.take(name, peer.uid, said, self._clock.monotonic())
 
