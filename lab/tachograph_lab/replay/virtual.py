@@ -72,9 +72,13 @@ def packs(scenarios: Iterable[Scenario]) -> list[list[Scenario]]:
 
 
 def _is_of_a_cluster(scenario: Scenario) -> bool:
-    """Return whether StorageSlow may count this scenario's runs, or NodesUnreachable its silent nodes."""
+    """Return whether an alert may count this scenario's runs, silent nodes or GPUs together with those of others.
+
+    StorageSlow counts runs, NodesUnreachable nodes, and to NodeGpuMissing a node of 3 GPUs lacks one beside nodes of 4.
+    """
     silent = {fault.node for fault in scenario.every_fault if isinstance(fault, NodeDown | ScrapeBlocked)}
-    return len(scenario.every_run) >= MANY_RUNS or len(silent) >= MANY_NODES
+    odd = any(run.fleet.gpus_per_node.bit_count() > 1 for run in scenario.every_run)
+    return len(scenario.every_run) >= MANY_RUNS or len(silent) >= MANY_NODES or odd
 
 
 def _starving(pack: Sequence[Scenario]) -> int:

@@ -68,6 +68,12 @@ def test_a_scenario_of_many_silent_nodes_is_replayed_alone() -> None:
     assert sorted(len(pack) for pack in virtual.packs([one, all_of_it, one])) == [1, 2]
 
 
+def test_nodes_of_three_gpus_are_replayed_alone() -> None:
+    """Beside nodes of four, each would lack one."""
+    one, odd = scenario(), replace(scenario(), fleet=Fleet(run="small", nodes=2, gpus_per_node=3))
+    assert sorted(len(pack) for pack in virtual.packs([one, odd, one])) == [1, 2]
+
+
 def test_few_runs_that_wait_for_data_are_replayed_together() -> None:
     """Three would have slow storage in common."""
     hungry = [scenario(SlowLoader(at=10, adds=1.0), lasts=100.0 + number) for number in range(3)]
