@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tachograph.catalog.metric import SERIES_LEVELS
 from tachograph.size.command import main
-from tachograph.size.estimate import LEVELS, PlannedFleet, estimate, measured
+from tachograph.size.estimate import PlannedFleet, estimate, measured
 from tests.schemas import conforms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def test_a_longer_interval_costs_less_and_more_series_more() -> None:
     assert every_30.gigabytes == every_5.gigabytes
     assert every_5.samples_per_second / every_30.samples_per_second == pytest.approx(6, rel=0.05)
     assert 0 < every_30.cores < every_5.cores / 3
-    by_level = [estimate(PlannedFleet(128, 8, 5, level), KNOWN).series for level in LEVELS]
+    by_level = [estimate(PlannedFleet(128, 8, 5, level), KNOWN).series for level in SERIES_LEVELS]
     assert [after - before for before, after in pairwise(by_level)] == [16 * 1024, 61 * 1024]
 
 

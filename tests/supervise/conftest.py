@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from tachograph.supervise import journal, policy
+from tachograph.supervise import policy
 from tachograph.watch.private_exporter import PrivateExporter, private_exporter
+from tests.supervise.journals import Journalled
 
 RANKS = Path(__file__).with_name("ranks.py")
 DEADLINE = 90.0
@@ -41,17 +42,13 @@ def is_running(pid: int) -> bool:
 
 
 @dataclass
-class Supervised:
+class Supervised(Journalled):
     """A run with its folder, its supervisors and what its ranks left in files."""
 
     exporter: PrivateExporter
     folder: Path
     name: str
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
 
     def start(self, mode: str, command: Sequence[object], *options: object, **more: str) -> subprocess.Popen[str]:
         """Start a supervisor."""
@@ -83,14 +80,6 @@ class Supervised:
         """Rank, pid, attempt, reason, step and file of each process that has read its plan."""
         path = self.folder / "plans"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def entries(self) -> list[journal.Entry]:
-        path = self.state / journal.NAME
-        return journal.read(path) if path.exists() else []
-
-    def decisions(self) -> list[tuple[str, str, str]]:
-        found = [one for one in self.entries() if one["kind"] == "decision"]
-        return [(one["outcome"], one["trigger"], one["guard"] or one["action"]) for one in found]
 
 
 @pytest.fixture(scope="module")

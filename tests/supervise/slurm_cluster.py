@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tachograph.supervise import journal
 from tachograph_lab.processes import Child, Children, free_port
 from tests.supervise.conftest import LAUNCHER, until
+from tests.supervise.journals import Journalled
 
 ROOT = Path(__file__).parents[2]
 RANK = Path(__file__).with_name("slurm_rank.py")
@@ -134,7 +134,7 @@ class Cluster:
 
 
 @dataclass
-class Job:
+class Job(Journalled):
     """A training of one rank a node that `tachograph supervise` starts in its batch script."""
 
     cluster: Cluster
@@ -143,10 +143,6 @@ class Job:
     number: str = ""
     program: Sequence[str] = ()
     """What srun starts once on each node, if not the rank without PyTorch."""
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
 
     def command(self, *options: str, mode: str = "act") -> list[str]:
         """Return the command that supervises it."""
@@ -206,14 +202,6 @@ class Job:
         """Wait until it is queued again, and have it begin now instead of in two minutes."""
         until(lambda: self.cluster("squeue", "-h", "-j", self.number, "-o", "%t %r") == "PD BeginTime")
         self.cluster("scontrol", "update", f"JobId={self.number}", "StartTime=now")
-
-    def entries(self) -> list[journal.Entry]:
-        path = self.state / journal.NAME
-        return journal.read(path) if path.exists() else []
-
-    def decisions(self) -> list[tuple[str, str, str]]:
-        found = [one for one in self.entries() if one["kind"] == "decision"]
-        return [(one["outcome"], one["trigger"], one["guard"] or one["action"]) for one in found]
 
     def said(self) -> str:
         """What its supervisors and its ranks wrote."""

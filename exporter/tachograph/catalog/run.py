@@ -31,6 +31,9 @@ KIND_OF_END: Mapping[str, str] = MappingProxyType(
 )
 """The kind of an end by its reason; for all other reasons it is `failed`."""
 
+TOLD_REASONS = frozenset(reason for reason, kind in KIND_OF_END.items() if kind == "told")
+"""Reasons of ranks that somebody asked to end: a scheduler, a person, or a launcher after another rank failed."""
+
 SUPERVISOR_MODES = ("shadow", "ask", "act", "failed")
 """What a supervisor does about a finding: nothing, what a person confirms, all, or nothing by a fault of its own."""
 

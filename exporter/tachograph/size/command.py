@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 
 from tachograph import duration, humanize
+from tachograph.catalog.metric import DASHBOARDS, SERIES_LEVELS
 from tachograph.command_line import CommandParser, versioned_json
 from tachograph.size.estimate import (
     BYTES_PER_POINT,
-    LEVELS,
     LOGGED_METRICS,
     LOGGED_STEPS_PER_SECOND,
     LOGGING_RANKS,
@@ -37,7 +37,9 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--scrape", type=_interval, default=5, metavar="TIME", help="scrape interval, 5s to 30s (default: 5s)"
     )
-    parser.add_argument("--rank-series", choices=LEVELS, default="dashboards", help="as the exporter's --rank.series")
+    parser.add_argument(
+        "--rank-series", choices=SERIES_LEVELS, default=DASHBOARDS, help="as the exporter's --rank.series"
+    )
     parser.add_argument("--json", action="store_true", help="print an object")
     return parser
 

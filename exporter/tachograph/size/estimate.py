@@ -14,7 +14,6 @@ BYTES_PER_SAMPLE = 2.0
 DAY_SECONDS = 86_400
 IDLE_GIGABYTES = 0.1
 """A Prometheus with our rules and nothing to scrape, after minutes 0.06."""
-LEVELS = ("few", "dashboards", "all")
 LOGGED_METRICS, LOGGED_STEPS_PER_SECOND, BYTES_PER_POINT = 100, 2, 16
 """Of a rank that logs each step: how many numbers, how many steps a second, and a time and a number without a name."""
 LOGGING_RANKS = 64

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tachograph.catalog.rank import ALIVE
+from tachograph.catalog.run import TOLD_REASONS
 from tachograph.findings.kinds import (
     GPU_XID_FATAL,
     LOSS_NOT_FINITE,
@@ -36,9 +37,6 @@ PATH = "/api/node"
 MOST_BYTES = 16 << 20
 ASK_SECONDS, LOOK_SECONDS = 3.0, 10.0
 """For each part of an answer, and for all of it: one that came byte by byte would keep signals waiting."""
-TOLD = ("terminated", "interrupted")
-"""Reasons of ranks that somebody asked to end: a scheduler, a person, or a launcher after another rank failed."""
-
 WITHHELD = "(shown to the run's owner"
 """How a message begins that this reader may not see, the same for all of them."""
 
@@ -340,7 +338,7 @@ class RunFinding:
 
 
 def _of_state(state: str) -> Callable[[RunSeen], list[RankSeen]]:
-    return lambda run: [rank for rank in run.ranks if rank.state == state and rank.end_reason not in TOLD]
+    return lambda run: [rank for rank in run.ranks if rank.state == state and rank.end_reason not in TOLD_REASONS]
 
 
 def _hung(run: RunSeen) -> list[RankSeen]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tachograph.catalog.run import TOLD_REASONS
 from tachograph.humanize import age, count, listed
 from tachograph.supervise.decision import (
     COOL_DOWN,
@@ -30,7 +31,6 @@ from tachograph.supervise.findings import (
     EXITED,
     FROZEN,
     HUNG,
-    TOLD,
     RunFinding,
     RunSeen,
     Silent,
@@ -341,7 +341,7 @@ class Supervisor:
         if isinstance(seen, Unknown) or (status or 0) < 0:  # a launcher that died: its ranks were asked to end by us
             return ""
         ends = [rank for rank in seen.ranks if rank.state in ("dead", "failed")]
-        return EXTERNAL if ends and all(rank.end_reason in TOLD for rank in ends) else ""
+        return EXTERNAL if ends and all(rank.end_reason in TOLD_REASONS for rank in ends) else ""
 
     def _known_outlook(self, left_out: Collection[str] = ()) -> Outlook:
         """Return what the scheduler says, which may be restarted meanwhile."""

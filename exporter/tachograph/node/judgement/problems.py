@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tachograph.catalog.run import KIND_OF_END
+from tachograph.catalog.run import TOLD_REASONS
 from tachograph.diagnosis import MEMORY_FULL_RATIO
 from tachograph.findings.kinds import (
     DATA_STALL,
@@ -180,12 +180,14 @@ def of_coverage(found: Iterable[UnrecordedProcesses]) -> Iterator[Problem]:
 def _not_running(run: RunJudgement) -> Iterator[Problem]:
     """Yield who died, failed, was asked to end or says nothing; of those that failed whoever did so by itself."""
     failed = [rank for rank in run.ranks if rank.state == "failed"]
-    own = [rank for rank in failed if KIND_OF_END.get(rank.end_reason) != "told"]
-    yield from _ended(run, "Rank dead", "died", [rank for rank in run.ranks if rank.state == "dead"])
+    own = [rank for rank in failed if rank.end_reason not in TOLD_REASONS]
+    dead = [rank for rank in run.ranks if rank.state == "dead"]
+    yield from _ended(run, "Rank dead", "died", dead, _SEE_LOGS + RANK_DEAD.runbook)
     if own or not failed:
-        yield from _ended(run, "Rank failed", "failed", own)
+        yield from _ended(run, "Rank failed", "failed", own, _SEE_LOGS + RANK_FAILED.runbook)
     else:
-        yield from _ended(run, "Ended", f"{'was' if len(failed) == 1 else 'were'} asked to end", failed)
+        verb = f"{'was' if len(failed) == 1 else 'were'} asked to end"
+        yield from _ended(run, "Ended", verb, failed, "its scheduler, launcher or user knows who sent the signal")
     if found := _longest_first(rank for rank in run.ranks if rank.state == "frozen"):
         first, seconds = found[0], seconds_in_state(found[0])
         remedy = f"py-spy dump --pid {first.pid} shows where it stands: {RANK_FROZEN.runbook}" if first.pid else ""
@@ -196,8 +198,11 @@ def _not_running(run: RunJudgement) -> Iterator[Problem]:
         yield _problem(SILENT, "Rank frozen", text, run, found)._replace(remedy=remedy, seconds=seconds)
 
 
-def _ended(run: RunJudgement, kind: str, verb: str, ranks: Sequence[RankJudgement]) -> Iterator[Problem]:
-    """Yield that ranks ended, in what words, and when and why the first did."""
+_SEE_LOGS = "its log, and `tachograph logs` on all of them, have the cause: "
+
+
+def _ended(run: RunJudgement, kind: str, verb: str, ranks: Sequence[RankJudgement], remedy: str) -> Iterator[Problem]:
+    """Yield that ranks ended, in what words, when and why the first did, and what helps."""
     if not ranks:
         return
     found = _longest_first(ranks)
@@ -207,10 +212,6 @@ def _ended(run: RunJudgement, kind: str, verb: str, ranks: Sequence[RankJudgemen
         text += f": {shortened(first.message, REASON_LENGTH)}"
     else:
         text += " without giving a reason: see the kernel log." if first.state == "dead" else "."
-    remedy = "its log, and `tachograph logs` on all of them, have the cause: "
-    remedy += (RANK_DEAD if first.state == "dead" else RANK_FAILED).runbook
-    if kind == "Ended":
-        remedy = "its scheduler, launcher or user knows who sent the signal"
     yield _problem(ENDED, kind, text, run, found)._replace(remedy=remedy, seconds=seconds)
 
 

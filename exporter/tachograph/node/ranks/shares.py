@@ -42,17 +42,31 @@ QUIET_SECONDS = 600.0
 _log = logging.getLogger(__name__)
 
 
+class _Debt:
+    """CPU seconds that were taken, less what has become free since at some rate."""
+
+    __slots__ = ("_refilled", "seconds")
+
+    def __init__(self, now: float) -> None:
+        self.seconds, self._refilled = 0.0, now
+
+    def wait_seconds(self, now: float, rate: float, burst: float) -> float:
+        """Return the seconds until less than `burst` is owed."""
+        self.seconds = max(0.0, self.seconds - (now - self._refilled) * rate)
+        self._refilled = now
+        return max(0.0, (self.seconds - burst) / rate)
+
+
 class Share:
     """The connections, bytes, series and names of one user, and the CPU time left to spend."""
 
     __slots__ = (
-        "_is_awaited", "_refilled", "_shares", "_spent", "_waiting", "connections", "kept_bytes", "names", "series",
+        "_debt", "_is_awaited", "_shares", "_waiting", "connections", "kept_bytes", "names", "series",
     )  # fmt: skip
 
     def __init__(self, shares: Shares, uid: int, now: float) -> None:
         self._shares = shares
-        self._spent = 0.0
-        self._refilled = now
+        self._debt = _Debt(now)
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_awaited = False
         self.connections = 0
@@ -62,7 +76,7 @@ class Share:
 
     def spend(self, seconds: float) -> None:
         """Charge CPU seconds."""
-        self._spent += seconds
+        self._debt.seconds += seconds
         self._shares.spend(seconds)
 
     def spend_on_frame(self, seconds: float) -> None:
@@ -75,13 +89,10 @@ class Share:
 
         What others leave is everybody's: those who are connected and send nothing take nothing.
         """
-        now = self._shares.clock()
-        rate = WORK_RATE / self._shares.users
-        self._spent = max(0.0, self._spent - (now - self._refilled) * rate)
-        self._refilled = now
-        own = max(0.0, (self._spent - WORK_BURST / self._shares.users) / rate)
+        rate, burst = WORK_RATE / self._shares.users, WORK_BURST / self._shares.users
+        own = self._debt.wait_seconds(self._shares.clock(), rate, burst)
         if own > LONGEST_DEBT_SECONDS:
-            self._spent = WORK_BURST / self._shares.users + LONGEST_DEBT_SECONDS * rate
+            self._debt.seconds = burst + LONGEST_DEBT_SECONDS * rate
         return min(own, self._shares.wait_seconds()) if own else 0.0
 
     def in_turn(self, go_on: Callable[[], None]) -> None:
@@ -113,7 +124,7 @@ class Shares:
         self._of: dict[int, Share] = {}
         self.users = 1
         """Users who share the work: those with a connection, at least 1."""
-        self._spent, self._refilled = 0.0, clock()
+        self._debt = _Debt(clock())
         self._ticked = clock()
         self.throttled_seconds = 0.0
         self._frame_cost = RecentPeak(clock)
@@ -135,14 +146,11 @@ class Shares:
 
     def spend(self, seconds: float) -> None:
         """Charge CPU seconds to all users together."""
-        self._spent += seconds
+        self._debt.seconds += seconds
 
     def wait_seconds(self) -> float:
         """Return the seconds until some of what all users have together is left."""
-        now = self.clock()
-        self._spent = max(0.0, self._spent - (now - self._refilled) * WORK_RATE)
-        self._refilled = now
-        return max(0.0, (self._spent - WORK_BURST) / WORK_RATE)
+        return self._debt.wait_seconds(self.clock(), WORK_RATE, WORK_BURST)
 
     def note_frame(self, seconds: float) -> None:
         """Note the CPU seconds of one frame."""
