@@ -162,6 +162,7 @@ class LogScan:
         self._levels, self._channel = _of_levels()
         self._table = table()
         self._weak = next(number for number, row in enumerate(self._table.rows) if row.name == "assertion")
+        self._kinds = {number for number in self._table.general if self._table.rows[number].role == "root"}
         self._sightings: dict[Key, Sighting] = {}
         self._nccl = NcclFacts()
         self._known: dict[bytes, Key | None] = {}
@@ -389,9 +390,9 @@ class LogScan:
 
     def _row(self, text: str, marks: list[int], texts: set[str], *, exception: bool) -> int | None:
         """Return the number of the first row that matches, UNKNOWN for another error, None for any other line."""
-        for number in sorted({row for mark in marks for row in self._rows[mark]}):
-            if self._table.rows[number].matches(text[:LONGEST]):
-                return number
+        found = sorted({row for mark in marks for row in self._rows[mark]})
+        if (number := self._table.decide(text, found, raised=exception)) is not None:
+            return number
         if exception:
             return self._weak
         if texts & _ERROR_SET and _LOOKS_LIKE_ERROR.search(text[:400]):
@@ -399,7 +400,7 @@ class LogScan:
         return None
 
     def _keep(self, row: int, line: LogLine, frame: str, mood: str, at: _Place) -> Key | None:
-        detail = _NUMBERS.sub("#", line.text)[:120] if row in (UNKNOWN, self._weak) else ""
+        detail = _NUMBERS.sub("#", line.text)[:120] if row == UNKNOWN or row in self._kinds else ""
         key = Key(self._attempt, row, line.node, line.rank, detail)
         self._advance(at.begin)
         self._stepped = max(self._stepped, _end(self._block, at.begin))

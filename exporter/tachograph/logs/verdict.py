@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from tachograph.logs.clusters import templates
 from tachograph.logs.reading import Found, Reading
-from tachograph.logs.scan import UNKNOWN, signature
+from tachograph.logs.scan import UNKNOWN, Sighting, signature
+from tachograph.signatures.table import table
 
 EPISODE = 45 * 60
 """Seconds without a finding that part two episodes: a collective may wait 30 minutes before it times out."""
@@ -225,7 +226,7 @@ def _finding(attempt: int, row: int, group: Sequence[Found], reading: Reading) -
         nic=reading.names.nccl.card(first.sighting.text, first.key.node, rank) if category == "network" else "",
         cause=known.cause if known else "No row of the table knows this error.",
         next=list(known.next) if known else ["Read what stands around it"],
-        weight=Weight.ADVICE if passed else _weight(row),
+        weight=Weight.ADVICE if passed else _weight(row, first.sighting),
     )
 
 
@@ -237,11 +238,13 @@ def _passed(found: Found, row: int) -> str:
     return "went_on" if found.sighting.recovered else found.sighting.mood
 
 
-def _weight(row: int) -> Weight:
+def _weight(row: int, sighting: Sighting) -> Weight:
     """Return how much a line says about the cause."""
     known = signature(row)
     if row == UNKNOWN or known is None:
         return Weight.UNKNOWN
+    if known.words and not sighting.frame and not table().exception.search(sighting.text):
+        return Weight.UNKNOWN  # reported, and nothing was raised
     if known.role == "root":
         return Weight.EXCEPTION if known.weak else Weight.PEER if known.peer else Weight.ROOT
     if known.role == "confirmation" and known.by != "program":

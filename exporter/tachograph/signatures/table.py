@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +23,30 @@ SPEAKERS = ("program", "launcher", "scheduler", "kernel")
 MOODS = ("possibility", "warning", "retry", "skip")
 """What a line may make of a failure that it speaks of: then it is neither a cause nor a confirmation."""
 HANDLED = ("retry", "skip")
+_WORDED = 400
+"""Letters in which the words of an error are looked for: it begins with what it is about."""
+_DIGITS = re.compile(r"\d+")
 
 _FIELDS = {
-    "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
-    "handled", "despite", "cause", "next",
-}  # fmt: skip
+    "name",
+    "category",
+    "role",
+    "example",
+    "find",
+    "pattern",
+    "pattern_not",
+    "case",
+    "weak",
+    "peer",
+    "by",
+    "alone",
+    "handled",
+    "despite",
+    "words",
+    "cause",
+    "next",
+}
+_KINDS = ("exception", "level")  # fmt: skip
 
 
 class SignatureError(Exception):
@@ -49,6 +68,7 @@ class LogSignature(NamedTuple):
     alone: bool
     handled: bool
     despite: tuple[str, ...]
+    words: tuple[str, ...]
     example: str
     cause: str
     next: tuple[str, ...]
@@ -66,12 +86,20 @@ class LogSignature(NamedTuple):
 
 
 class SignatureTable(NamedTuple):
-    """The rows in their order, the version of the table, and which rows each text of `find` leads to."""
+    """The rows in their order, the version of the table, and which rows each text of `find` leads to.
+
+    `general`: the rows with `words` and those behind them; `words`: theirs in one pattern, in a group for each row.
+    `exception` and `level`: what a line looks like that reports an error.
+    """
 
     version: str
     rows: tuple[LogSignature, ...]
     by_text: Mapping[str, tuple[int, ...]]
     moods: Mapping[str, re.Pattern[str]]
+    general: range
+    words: re.Pattern[str]
+    exception: re.Pattern[str]
+    level: re.Pattern[str]
 
     def mood(self, line: str, row: int) -> str:
         """Return which of MOODS a line has that a row (-1: none) matched, "" if it means what it says."""
@@ -87,12 +115,30 @@ class SignatureTable(NamedTuple):
 
     def classify(self, line: str) -> LogSignature | None:
         """Return the first row that matches one line, None if there is none."""
+        low = line[:LONGEST].lower()
+        found = (number for number, row in enumerate(self.rows) if any(text in low for text in row.find))
+        number = self.decide(line, found)
+        return None if number is None else self.rows[number]
+
+    def decide(self, line: str, found: Iterable[int], *, raised: bool = False) -> int | None:
+        """Return the row of a line that has texts of the rows `found`, in their order; `raised`: it is an exception's.
+
+        Of an error that no special row knows, the first of its words that is in a row decides.
+        """
         line = line[:LONGEST]
-        low = line.lower()
-        for row in self.rows:
-            if any(text in low for text in row.find) and row.matches(line):
-                return row
-        return None
+        general: list[int] = []
+        for number in found:
+            if number in self.general:
+                general.append(number)
+            elif self.rows[number].matches(line):
+                return number
+        if (raised or self.is_error(line)) and (worded := _worded(self, line)) is not None:
+            return worded
+        return next((number for number in general if self.rows[number].matches(line)), None)
+
+    def is_error(self, line: str) -> bool:
+        """Return whether a line reports an error."""
+        return bool(self.exception.search(line) or self.level.search(line))
 
 
 @cache
@@ -123,7 +169,15 @@ def parse(text: str) -> SignatureTable:
         for one in row.find:
             found.setdefault(one, []).append(number)
     forms = {name: _pattern(moods.get(name, []), re.IGNORECASE, f"moods: {name}") or _NEVER for name in MOODS}
-    made = SignatureTable(str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms)
+    errors = content.get("errors", {})
+    if not isinstance(errors, dict) or set(errors) - set(_KINDS):
+        raise SignatureError(f"errors: expected {' and '.join(_KINDS)}")
+    exception, level = (_pattern(errors.get(kind, []), 0, f"errors: {kind}") or _NEVER for kind in _KINDS)
+    general = range(next((number for number, row in enumerate(rows) if row.words), len(rows)), len(rows))
+    made = SignatureTable(
+        str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms,
+        general, _words(rows), exception, level,
+    )  # fmt: skip
     if hidden := shadowed(made):
         raise SignatureError("; ".join(hidden))
     return made
@@ -145,6 +199,24 @@ def classify(text: str) -> LogSignature | None:
     return min(found, key=lambda row: row.order, default=None)
 
 
+@lru_cache(maxsize=4096)
+def _first_word(words: re.Pattern[str], line: str) -> str | None:
+    match = words.search(line)
+    return match.lastgroup if match else None
+
+
+def _worded(made: SignatureTable, line: str) -> int | None:
+    """Return the row that the first known word of an error leads to; numbers do not make two errors different."""
+    group = _first_word(made.words, _DIGITS.sub("0", line[:_WORDED]))
+    return None if group is None else int(group[1:])
+
+
+def _words(rows: Sequence[LogSignature]) -> re.Pattern[str]:
+    """Return the words of all rows as one pattern, with a group for each row."""
+    groups = [f"(?P<r{number}>{'|'.join(row.words)})" for number, row in enumerate(rows) if row.words]
+    return re.compile("|".join(groups), re.IGNORECASE) if groups else _NEVER
+
+
 def _row(given: object, number: int) -> LogSignature:
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise SignatureError(f"row {number}: expected a mapping with a name")
@@ -154,8 +226,14 @@ def _row(given: object, number: int) -> LogSignature:
     for field, allowed in (("category", CATEGORIES), ("role", ROLES)):
         if given.get(field) not in allowed:
             raise SignatureError(f"{where}: {field} {given.get(field)!r} is none of {', '.join(allowed)}")
-    find = given.get("find")
-    if not isinstance(find, list) or not find or not all(isinstance(one, str) and one == one.lower() for one in find):
+    words = given.get("words", [])
+    _pattern(words, 0, where)
+    find = given.get("find", [] if words else None)
+    if (
+        not isinstance(find, list)
+        or not (find or words)
+        or not all(isinstance(one, str) and one == one.lower() for one in find)
+    ):
         raise SignatureError(f"{where}: find must be a list of texts in lower case")
     steps = given.get("next", [])
     if not isinstance(steps, list) or not all(isinstance(one, str) for one in steps) or not given.get("cause"):
@@ -182,6 +260,7 @@ def _row(given: object, number: int) -> LogSignature:
         alone=bool(given.get("alone")),
         handled=bool(given.get("handled")),
         despite=tuple(map(str, despite)),
+        words=tuple(words) if isinstance(words, list) else (),
         example=given["example"],
         cause=str(given["cause"]),
         next=tuple(steps),
