@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tachograph.logs.clocks import Clocks
 from tachograph.logs.progress import ANYBODY
 from tachograph.logs.ranks import RankNames
 from tachograph.logs.scan import Context, Key, LogScan, Scanned, Sighting
@@ -44,6 +45,7 @@ class Reading:
 
     found: list[Found] = field(default_factory=list)
     names: RankNames = field(default_factory=RankNames)
+    clocks: Clocks = field(default_factory=Clocks)
     problems: list[Unread] = field(default_factory=list)
     files: int = 0
     size: int = 0
@@ -68,6 +70,7 @@ class Reading:
                 self.found.append(Found(known, sighting, name, lines + sighting.line, context.file))
             attempt = attempt if scanned.attempt is None else scanned.attempt
             lines += scanned.lines
+            self.clocks.add(context.file, scanned.step_lines)
             self.names.nccl.add(scanned.nccl)
             self.names.add(context, scanned.ranks, scanned.pairs, scanned.within, scanned.nodes)
             self.size += scanned.size

@@ -8,10 +8,11 @@ from functools import cache
 from typing import NamedTuple
 
 from tachograph.logs import shape
+from tachograph.logs.clocks import StepLines
 from tachograph.logs.line import PLAIN, LogLine, plain, with_facts
 from tachograph.logs.nccl import CHANNEL, MARKS, NcclFacts
 from tachograph.logs.prefilter import Prefilter
-from tachograph.logs.progress import StepsAfter, labels
+from tachograph.logs.progress import StepsAfter, labels, step_lines
 from tachograph.logs.record import LogRecord, read
 from tachograph.logs.tracebacks import TracebackEnd, Tracebacks, begins
 from tachograph.signatures.table import LONGEST, LogSignature, table
@@ -36,6 +37,8 @@ _SUMMARIES = ("(local_rank", " running at ")
 """torchrun's summary names a rank, and in the lines below it how its process ended; so does MPICH's banner."""
 _OF_SUMMARY = ("exitcode ", "traceback :", "KILLED BY SIGNAL", "EXIT CODE:")
 _ERROR_SET = frozenset(_ERRORS)
+_READ_WHOLE = frozenset((_TRACEBACK, *_PARTIAL, *_RESTART, *_SUMMARIES, *MARKS))
+"""Texts for which a line is read to its end, whatever else stands in it."""
 _NCCL_SET = frozenset(MARKS)
 _LOOKS_LIKE_ERROR = re.compile(
     r"\b(?:ERROR|FATAL|CRITICAL)\b(?!\s*=)|(?:^|[\s.])[A-Z][A-Za-z]*(?:Error|Exception)\b|(?:^|\s)(?:error|fatal): ",
@@ -51,6 +54,8 @@ _SAMPLE = 256 << 10
 _PREFIXES = 100
 """Lines of them whose ranks are noted."""
 _AN_ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception)\b")
+_STEP_LINES = 12
+"""Lines that report steps which are kept of the first block."""
 _MAY_BE_TIME = re.compile(rb"\d\d:\d\d|\d{10}")
 _MAY_BE_RANK = re.compile(r"rank|[\[(<{|]|^\s*\w+:", re.IGNORECASE)
 _BEFORE = 4096
@@ -89,7 +94,8 @@ class Scanned(NamedTuple):
     """Everything that a stream said.
 
     `within`: local ranks; `pairs`: ranks, by node and local rank; `nodes`: those that lines name.
-    `steps`: those that its first lines report, if it follows another part of a file.
+    `steps`: those that its first lines report, if it follows another part of a file. `step_lines`: some that report
+    steps, to compare its clock by.
     `unsettled`: failures that it ended with, in one attempt.
     """
 
@@ -108,6 +114,7 @@ class Scanned(NamedTuple):
     nodes: frozenset[str]
     steps: frozenset[bytes]
     unsettled: frozenset[Key]
+    step_lines: StepLines
 
 
 class Context(NamedTuple):
@@ -161,7 +168,6 @@ class LogScan:
         self._filter, self._texts, self._rows = _marks()
         self._levels, self._channel = _of_levels()
         self._table = table()
-        self._weak = next(number for number, row in enumerate(self._table.rows) if row.name == "assertion")
         self._kinds = {number for number in self._table.general if self._table.rows[number].role == "root"}
         self._sightings: dict[Key, Sighting] = {}
         self._nccl = NcclFacts()
@@ -170,6 +176,7 @@ class LogScan:
         self._progress = StepsAfter(self._parsed)
         self._shape = PLAIN
         self._steps: frozenset[bytes] = frozenset()
+        self._step_lines: tuple[bytes, ...] = ()
         self._unsettled: set[Key] = set()
         self._details: set[str] = set()
         self._partial: LogRecord | None = None
@@ -192,11 +199,13 @@ class LogScan:
         size = len(block)
         if b"\0" in block:  # as a file that was cut while it was open for writing
             block = block.replace(b"\0", b"")
+        low = block.lower()
         if not self._size:
             self._learn(block)
+            self._step_lines = tuple(step_lines(block, low, _STEP_LINES))
         self._long += long_lines(block, continued=not self._end.endswith(b"\n"))
         counted = number = 0
-        self._block, self._low, self._stepped, self._timed = block, block.lower(), 0, (0, None)
+        self._block, self._low, self._stepped, self._timed = block, low, 0, (0, None)
         for begin, raw, marks in self._candidates(block, self._low):
             number += block.count(b"\n", counted, begin)
             counted = begin
@@ -216,6 +225,7 @@ class LogScan:
             self._first, self._last, self._attempt, frozenset(self._ranks), frozenset(self._within), self._pairs,
             frozenset(self._nodes), self._steps,
             frozenset(key for key in self._unsettled if not self._sightings[key].recovered),
+            StepLines(self._step_lines, self._shape, self._context.written, self._context.node)
         )  # fmt: skip
 
     def _learn(self, block: bytes) -> None:
@@ -298,7 +308,7 @@ class LogScan:
     def _line(self, text: str, marks: list[int], at: _Place) -> Key | None:
         """Read one line; return what it was counted as, None if it was not, or as several things."""
         texts = {self._texts[mark] for mark in marks}
-        if not self._tracebacks and not self._partial and self._is_common(text, texts):
+        if not self._tracebacks and not self._partial and self._is_common(text, texts, marks):
             return None
         inside: TracebackEnd | bool | None = None
         if self._tracebacks and not marks and not self._partial and "{" not in text and '": ' not in text:
@@ -381,20 +391,24 @@ class LogScan:
         texts = (plain(one.decode("utf-8", errors="replace")) for one in near)
         return next((mood for one in texts if begins(one, alike) and (mood := self._table.handled(one))), "")
 
-    def _is_common(self, text: str, texts: set[str]) -> bool:
-        """Return whether a line is of the two kinds that long logs are full of and that need no parsing."""
+    def _is_common(self, text: str, texts: set[str], marks: list[int]) -> bool:
+        """Return whether a line is of the kinds that long logs are full of and that need no parsing."""
         if texts == {CHANNEL}:
             self._nccl.channel(text)
             return True
-        return texts <= _ERROR_SET and not _LOOKS_LIKE_ERROR.search(text[:600])
+        if texts <= _ERROR_SET:
+            return not _LOOKS_LIKE_ERROR.search(text[:600])
+        if "{" in text or not texts.isdisjoint(_READ_WHOLE):
+            return False
+        return not self._table.may_decide(text, self._rows_of(marks))
+
+    def _rows_of(self, marks: list[int]) -> list[int]:
+        return sorted({row for mark in marks for row in self._rows[mark]})
 
     def _row(self, text: str, marks: list[int], texts: set[str], *, exception: bool) -> int | None:
         """Return the number of the first row that matches, UNKNOWN for another error, None for any other line."""
-        found = sorted({row for mark in marks for row in self._rows[mark]})
-        if (number := self._table.decide(text, found, raised=exception)) is not None:
+        if (number := self._table.decide(text, self._rows_of(marks), raised=exception)) is not None:
             return number
-        if exception:
-            return self._weak
         if texts & _ERROR_SET and _LOOKS_LIKE_ERROR.search(text[:400]):
             return UNKNOWN
         return None

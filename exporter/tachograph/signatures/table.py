@@ -25,7 +25,11 @@ MOODS = ("possibility", "warning", "retry", "skip")
 HANDLED = ("retry", "skip")
 _WORDED = 400
 """Letters in which the words of an error are looked for: it begins with what it is about."""
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"(?<![a-z\d])\d+")
+_DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
+"""The last line of a traceback, if that is all that is known of it."""
+_CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
+"""A capital letter of a pattern, but for classes such as \\S, and for the P of named groups."""
 
 _FIELDS = {
     "name",
@@ -67,6 +71,8 @@ class LogSignature(NamedTuple):
     by: str
     alone: bool
     handled: bool
+    case: bool
+    anchored: bool
     despite: tuple[str, ...]
     words: tuple[str, ...]
     example: str
@@ -78,11 +84,16 @@ class LogSignature(NamedTuple):
         """Return what a line of this row is sorted by: the most telling role first, weak rows after the others."""
         return ROLES.index(self.role), self.weak
 
-    def matches(self, line: str) -> bool:
-        """Return whether the row's patterns accept a line that has one of `find` in it."""
-        if self.pattern is not None and not self.pattern.search(line):
+    def matches(self, line: str, low: str) -> bool:
+        """Return whether the row's patterns accept a line that has one of `find` in it; `low`: in small letters."""
+        text = line if self.case else low
+        if self.pattern is not None and not self.pattern.search(text):
             return False
-        return self.pattern_not is None or not self.pattern_not.search(line)
+        return self.pattern_not is None or not self.pattern_not.search(text)
+
+    def may_match(self, line: str, low: str) -> bool:
+        """Return whether the row may match a line without what stands before its message, if that is not known yet."""
+        return self.pattern is None or self.anchored or bool(self.pattern.search(line if self.case else low))
 
 
 class SignatureTable(NamedTuple):
@@ -117,7 +128,7 @@ class SignatureTable(NamedTuple):
         """Return the first row that matches one line, None if there is none."""
         low = line[:LONGEST].lower()
         found = (number for number, row in enumerate(self.rows) if any(text in low for text in row.find))
-        number = self.decide(line, found)
+        number = self.decide(line, found, raised=bool(_DOTTED.match(line)))
         return None if number is None else self.rows[number]
 
     def decide(self, line: str, found: Iterable[int], *, raised: bool = False) -> int | None:
@@ -126,15 +137,23 @@ class SignatureTable(NamedTuple):
         Of an error that no special row knows, the first of its words that is in a row decides.
         """
         line = line[:LONGEST]
+        low = line.lower()
         general: list[int] = []
         for number in found:
             if number in self.general:
                 general.append(number)
-            elif self.rows[number].matches(line):
+            elif self.rows[number].matches(line, low):
                 return number
-        if (raised or self.is_error(line)) and (worded := _worded(self, line)) is not None:
+        raised = raised or bool(self.exception.search(line))
+        if (raised or self.level.search(line)) and (worded := _worded(self, low)) is not None:
             return worded
-        return next((number for number in general if self.rows[number].matches(line)), None)
+        found_general = next((number for number in general if self.rows[number].matches(line, low)), None)
+        return self.general[-1] if raised and found_general is None and self.general else found_general
+
+    def may_decide(self, line: str, found: Iterable[int]) -> bool:
+        """Return whether a line may be of one of the rows `found`, or an error, whatever stands before its message."""
+        low = line.lower()
+        return any(self.rows[number].may_match(line, low) for number in found) or self.is_error(line)
 
     def is_error(self, line: str) -> bool:
         """Return whether a line reports an error."""
@@ -200,21 +219,21 @@ def classify(text: str) -> LogSignature | None:
 
 
 @lru_cache(maxsize=4096)
-def _first_word(words: re.Pattern[str], line: str) -> str | None:
-    match = words.search(line)
+def _first_word(words: re.Pattern[str], low: str) -> str | None:
+    match = words.search(low)
     return match.lastgroup if match else None
 
 
-def _worded(made: SignatureTable, line: str) -> int | None:
+def _worded(made: SignatureTable, low: str) -> int | None:
     """Return the row that the first known word of an error leads to; numbers do not make two errors different."""
-    group = _first_word(made.words, _DIGITS.sub("0", line[:_WORDED]))
+    group = _first_word(made.words, _DIGITS.sub("0", low[:_WORDED]))
     return None if group is None else int(group[1:])
 
 
 def _words(rows: Sequence[LogSignature]) -> re.Pattern[str]:
     """Return the words of all rows as one pattern, with a group for each row."""
     groups = [f"(?P<r{number}>{'|'.join(row.words)})" for number, row in enumerate(rows) if row.words]
-    return re.compile("|".join(groups), re.IGNORECASE) if groups else _NEVER
+    return re.compile("|".join(groups)) if groups else _NEVER
 
 
 def _row(given: object, number: int) -> LogSignature:
@@ -226,6 +245,7 @@ def _row(given: object, number: int) -> LogSignature:
     for field, allowed in (("category", CATEGORIES), ("role", ROLES)):
         if given.get(field) not in allowed:
             raise SignatureError(f"{where}: {field} {given.get(field)!r} is none of {', '.join(allowed)}")
+    case = bool(given.get("case"))
     words = given.get("words", [])
     _pattern(words, 0, where)
     find = given.get("find", [] if words else None)
@@ -245,8 +265,10 @@ def _row(given: object, number: int) -> LogSignature:
     despite = given.get("despite", [])
     if not isinstance(despite, list) or set(map(str, despite)) - set(MOODS):
         raise SignatureError(f"{where}: despite must be a list of {', '.join(MOODS)}")
-    flags = 0 if given.get("case") else re.IGNORECASE
-    wanted, excluded = (_pattern(given.get(name, []), flags, where) for name in ("pattern", "pattern_not"))
+    wanted, excluded = (_pattern(given.get(name, []), 0, where) for name in ("pattern", "pattern_not"))
+    forms = [one for name in ("pattern", "pattern_not", "words") for one in given.get(name, [])]
+    if not case and (capital := next((one for one in forms if _CAPITAL.search(one)), None)):
+        raise SignatureError(f"{where}: {capital!r} has capital letters; without `case` lines are read in small ones")
     return LogSignature(
         name=given["name"],
         category=given["category"],
@@ -259,6 +281,8 @@ def _row(given: object, number: int) -> LogSignature:
         by=str(given.get("by", "program")),
         alone=bool(given.get("alone")),
         handled=bool(given.get("handled")),
+        case=case,
+        anchored=any("^" in one for one in given.get("pattern", [])),
         despite=tuple(map(str, despite)),
         words=tuple(words) if isinstance(words, list) else (),
         example=given["example"],
