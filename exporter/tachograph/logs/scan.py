@@ -53,6 +53,8 @@ _SAMPLE = 256 << 10
 """Bytes at the beginning that a file's shape is learned from."""
 _PREFIXES = 100
 """Lines of them whose ranks are noted."""
+_UNIMPORTANT = re.compile(rb"(?:^|[\s\[|(:])(?:INFO|DEBUG|TRACE)(?:[\s\]:|)]|$)")
+"""The level of what a program says of itself where nothing failed."""
 _AN_ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception)\b")
 _STEP_LINES = 12
 """Lines that report steps which are kept of the first block."""
@@ -168,6 +170,10 @@ class LogScan:
         self._filter, self._texts, self._rows = _marks()
         self._levels, self._channel = _of_levels()
         self._table = table()
+        self._from_outside = {
+            number for number, row in enumerate(self._table.rows) if row.by != "program" or "warning" in row.despite
+        }
+        self._by_marks: dict[tuple[int, ...], bool] = {}
         self._kinds = {number for number in self._table.general if self._table.rows[number].role == "root"}
         self._sightings: dict[Key, Sighting] = {}
         self._nccl = NcclFacts()
@@ -290,6 +296,8 @@ class LogScan:
         if self._tracebacks or self._partial:
             self._line(raw.decode("utf-8", errors="replace"), marks, at)
             return
+        if self._of_programs(tuple(marks)) and b"{" not in raw and _UNIMPORTANT.search(raw):
+            return
         same = _CLOCK.sub(b"", raw)  # a line that was seen before at another time
         if same in self._known:
             key = self._known[same]
@@ -400,9 +408,20 @@ class LogScan:
             return not _LOOKS_LIKE_ERROR.search(text[:600])
         if "{" in text or not texts.isdisjoint(_READ_WHOLE):
             return False
-        return not self._table.may_decide(text, self._rows_of(marks))
+        found = self._rows_of(marks)
+        return not self._table.may_decide(text, found)
 
-    def _rows_of(self, marks: list[int]) -> list[int]:
+    def _of_programs(self, marks: tuple[int, ...]) -> bool:
+        """Return whether all that known texts lead to is what programs say of themselves."""
+        if (known := self._by_marks.get(marks)) is None:
+            texts = {self._texts[mark] for mark in marks}
+            known = texts.isdisjoint(_READ_WHOLE) and self._from_outside.isdisjoint(self._rows_of(marks))
+            if len(self._by_marks) >= MOST_KNOWN:
+                self._by_marks.clear()
+            self._by_marks[marks] = known
+        return known
+
+    def _rows_of(self, marks: Sequence[int]) -> list[int]:
         return sorted({row for mark in marks for row in self._rows[mark]})
 
     def _row(self, text: str, marks: list[int], texts: set[str], *, exception: bool) -> int | None:

@@ -28,6 +28,12 @@ _WORDED = 400
 _DIGITS = re.compile(r"(?<![a-z\d])\d+")
 _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
+_COUNTED_NONE = re.compile(
+    r"\b\w*(?:err|fail|nan|inf|skip|time(?:d )?out|corrupt|trunc|preempt|evict|kill|drop|retr|oom|abort|overflow|reset|lost"
+    r"|miss|unreach|throttl)\w*(?: ?[=:] ?| )0(?![\d.%\w:])",
+    re.IGNORECASE,
+)
+"""A counter that says that there was none."""
 _CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
 """A capital letter of a pattern, but for classes such as \\S, and for the P of named groups."""
 
@@ -136,7 +142,7 @@ class SignatureTable(NamedTuple):
 
         Of an error that no special row knows, the first of its words that is in a row decides.
         """
-        line = line[:LONGEST]
+        line = _COUNTED_NONE.sub(" ", line[:LONGEST])
         low = line.lower()
         general: list[int] = []
         for number in found:
@@ -152,6 +158,7 @@ class SignatureTable(NamedTuple):
 
     def may_decide(self, line: str, found: Iterable[int]) -> bool:
         """Return whether a line may be of one of the rows `found`, or an error, whatever stands before its message."""
+        line = _COUNTED_NONE.sub(" ", line)
         low = line.lower()
         return any(self.rows[number].may_match(line, low) for number in found) or self.is_error(line)
 
