@@ -29,8 +29,8 @@ _DIGITS = re.compile(r"(?<![a-z\d])\d+")
 _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
 _COUNTED_NONE = re.compile(
-    r"\b\w*(?:err|fail|nan|inf|skip|time(?:d )?out|corrupt|trunc|preempt|evict|kill|drop|retr|oom|abort|overflow|reset|lost"
-    r"|miss|unreach|throttl)\w*(?: ?[=:] ?| )0(?![\d.%\w:])",
+    r"\b\w{0,30}(?:err|fail|nan|inf|skip|time(?:d )?out|corrupt|trunc|preempt|evict|kill|drop|retr|oom|abort|overflow"
+    r"|reset|lost|miss|unreach|throttl)\w{0,30}(?: ?[=:] ?| )0(?![\d.%\w:])",
     re.IGNORECASE,
 )
 """A counter that says that there was none."""
