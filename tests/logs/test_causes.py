@@ -95,6 +95,13 @@ def test_what_was_caught_is_not_preferred_to_what_ended_the_run(tmp_path: Path) 
     assert (passed.passed, passed.role) == ("went_on", "root")
 
 
+def test_the_last_of_several_tries(tmp_path: Path) -> None:
+    """What stands before it was said of the one before; nothing stands behind it."""
+    log = steps(0, 9) + "WARNING upload failed, retrying (2/3)\n" + UPLOAD
+    assert judged(tmp_path, {"train.log": log}).state == "cause"
+    assert judged(tmp_path, {"train.log": log + "upload done\n"}).state == "nothing_wrong"
+
+
 def test_a_failure_that_comes_back_and_stays(tmp_path: Path) -> None:
     """Once it was caught; the second time nobody makes a step after it."""
     verdict = judged(tmp_path, {"train.log": steps(0, 9) + UPLOAD + steps(9, 99) + UPLOAD})

@@ -65,6 +65,9 @@ class Reading:
                 known = key._replace(attempt=attempt) if key.attempt is None else key
                 if went_on and key in scanned.unsettled:
                     sighting = sighting._replace(recovered=True)  # noqa: PLW2901
+                ends = number + 1 == len(scans) and sighting.line >= scanned.lines
+                if ends and sighting.frame and sighting.mood == "retry":
+                    sighting = sighting._replace(mood="")  # noqa: PLW2901  an earlier failure was retried, not the last
                 if sighting.time is None:  # before the first line that has one
                     sighting = sighting._replace(time=scanned.first)  # noqa: PLW2901
                 self.found.append(Found(known, sighting, name, lines + sighting.line, context.file))
