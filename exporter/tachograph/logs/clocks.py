@@ -30,7 +30,7 @@ class StepLines(NamedTuple):
     node: str
 
 
-class Clocks:
+class StepClocks:
     """The times of steps in each file; lines are read when they are asked for."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
 
-from tachograph.logs.clocks import FARTHEST, Clocks, Source
+from tachograph.logs.clocks import FARTHEST, Source, StepClocks
 from tachograph.logs.clusters import templates
 from tachograph.logs.reading import Found, Reading
 from tachograph.logs.scan import UNKNOWN, Sighting, signature
@@ -141,7 +141,7 @@ def _root(findings: Sequence[LogFinding], reading: Reading) -> LogFinding | None
     return min(near, key=lambda one: (one.category != "hardware", len(one.ranks) > 1, when[id(one)]))
 
 
-def _at_once(one: LogFinding, first: LogFinding, clocks: Clocks) -> bool:
+def _at_once(one: LogFinding, first: LogFinding, clocks: StepClocks) -> bool:
     """Return whether clocks cannot tell which of two on different nodes was earlier, as far as clocks usually agree."""
     if one.time is None or first.time is None:
         return False
@@ -149,13 +149,13 @@ def _at_once(one: LogFinding, first: LogFinding, clocks: Clocks) -> bool:
     return abs(one.time - first.time) <= CLOCKS if ahead is None else abs(one.time - ahead - first.time) <= STEP
 
 
-def _rivals(first: LogFinding, others: Iterable[LogFinding], clocks: Clocks) -> list[LogFinding]:
+def _rivals(first: LogFinding, others: Iterable[LogFinding], clocks: StepClocks) -> list[LogFinding]:
     """Return those of the same weight of which nothing proves that they came later."""
     alike = (one for one in others if one.weight == first.weight and one.attempt == first.attempt)
     return [one for one in alike if not one.suffered and _perhaps_before(one, first, clocks)]
 
 
-def _perhaps_before(one: LogFinding, first: LogFinding, clocks: Clocks) -> bool:
+def _perhaps_before(one: LogFinding, first: LogFinding, clocks: StepClocks) -> bool:
     if one.time is None or first.time is None or one.source == first.source:
         return False
     if clocks.apart(one.source, first.source) is None:
@@ -268,7 +268,7 @@ def _source(found: Found) -> Source:
     return found.number, found.key.node
 
 
-def _first(group: Sequence[Found], clocks: Clocks) -> Found:
+def _first(group: Sequence[Found], clocks: StepClocks) -> Found:
     """Return the first of a kind; on several nodes, by clocks that steps compare, where they do."""
     order = sorted(group, key=lambda one: float("inf") if one.sighting.time is None else one.sighting.time)
     earliest: dict[Source, Found] = {}

@@ -28,12 +28,13 @@ _WORDED = 400
 _DIGITS = re.compile(r"(?<![a-z\d])\d+")
 _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
-_COUNTED_NONE = re.compile(
-    r"\b\w{0,30}(?:err|fail|nan|inf|skip|time(?:d )?out|corrupt|trunc|preempt|evict|kill|drop|retr|oom|abort|overflow"
-    r"|reset|lost|miss|unreach|throttl)\w{0,30}(?: ?[=:] ?| )0(?![\d.%\w:])",
+_COUNTED_NONE = re.compile(r"\b(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
+"""A counter of zero; if it counts failures, there was none."""
+_OF_FAILURES = re.compile(
+    r"err|fail|nan|inf|skip|timeout|corrupt|trunc|preempt|evict|kill|drop|retr|oom|abort|overflow|reset|lost|miss"
+    r"|unreach|throttl|timed",
     re.IGNORECASE,
 )
-"""A counter that says that there was none."""
 _CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
 """A capital letter of a pattern, but for classes such as \\S, and for the P of named groups."""
 
@@ -142,7 +143,7 @@ class SignatureTable(NamedTuple):
 
         Of an error that no special row knows, the first of its words that is in a row decides.
         """
-        line = _COUNTED_NONE.sub(" ", line[:LONGEST])
+        line = _without_zeros(line[:LONGEST])
         low = line.lower()
         general: list[int] = []
         for number in found:
@@ -158,7 +159,7 @@ class SignatureTable(NamedTuple):
 
     def may_decide(self, line: str, found: Iterable[int]) -> bool:
         """Return whether a line may be of one of the rows `found`, or an error, whatever stands before its message."""
-        line = _COUNTED_NONE.sub(" ", line)
+        line = _without_zeros(line)
         low = line.lower()
         return any(self.rows[number].may_match(line, low) for number in found) or self.is_error(line)
 
@@ -223,6 +224,11 @@ def classify(text: str) -> LogSignature | None:
     """Return what a text says, from the line of it that tells most; None if no line is known."""
     found = [row for line in text.splitlines() if (row := table().classify(line))]
     return min(found, key=lambda row: row.order, default=None)
+
+
+def _without_zeros(line: str) -> str:
+    """Return a line without counters that say that nothing failed."""
+    return _COUNTED_NONE.sub(lambda match: " " if _OF_FAILURES.search(match[1]) else match[0], line)
 
 
 @lru_cache(maxsize=4096)
