@@ -95,6 +95,13 @@ def test_what_was_caught_is_not_preferred_to_what_ended_the_run(tmp_path: Path) 
     assert (passed.passed, passed.role) == ("went_on", "root")
 
 
+def test_the_last_of_several_tries(tmp_path: Path) -> None:
+    """What stands before it was said of the one before; nothing stands behind it."""
+    log = steps(0, 9) + "WARNING upload failed, retrying (2/3)\n" + UPLOAD
+    assert judged(tmp_path, {"train.log": log}).state == "cause"
+    assert judged(tmp_path, {"train.log": log + "upload done\n"}).state == "nothing_wrong"
+
+
 def test_a_failure_that_comes_back_and_stays(tmp_path: Path) -> None:
     """Once it was caught; the second time nobody makes a step after it."""
     verdict = judged(tmp_path, {"train.log": steps(0, 9) + UPLOAD + steps(9, 99) + UPLOAD})
@@ -259,20 +266,67 @@ def test_the_rank_or_none(files: dict[str, str | bytes], rank: int | None, local
     assert (first.rank, first.local_rank) == (rank, local)
 
 
+FULL = "OSError: [Errno 28] No space left on device: '/ckpt/3'"
+
+
 def test_clocks_of_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Within a minute two nodes' clocks do not tell who was first: the other one is named, too."""
+    """Where nothing compares the clocks of two nodes they do not tell who was first: the other is named, too."""
     verdict = judged(
         tmp_path,
         {
             "run.log": f"[node1] 2026-11-20 10:00:00 [rank1]: x\n2026-11-20T10:00:30Z n1 kernel: x\n"
             f"[pod/w-1/c] 2026-11-20T10:00:30Z [rank1]: {OOM}\n"
-            "[pod/w-2/c] 2026-11-20T10:00:50Z [rank9]: OSError: [Errno 28] No space left on device\n"
-            "[pod/w-3/c] 2026-11-20T10:09:50Z [rank17]: OSError: [Errno 116] Stale file handle\n",
+            f"[pod/w-2/c] 2026-11-20T10:01:50Z [rank9]: {FULL}\n"
+            "[pod/w-3/c] 2026-11-20T10:19:50Z [rank17]: OSError: [Errno 116] Stale file handle\n",
         },
     )
-    assert [(one.rank, one.node) for one in verdict.rivals] == [(9, "w-2")]
+    assert (verdict.findings[0].rank, [(one.rank, one.node) for one in verdict.rivals]) == (1, [(9, "w-2")])
     assert main(["logs", str(tmp_path / "run")]) == 0
-    assert "Perhaps before it, since clocks of nodes differ: storage, rank 9 on w-2" in capsys.readouterr().out
+    said = "Perhaps before it, since clocks of nodes differ: storage, rank 9 on w-2, 1 min 20 s later by its own clock"
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def on_two_nodes(ahead: int, first: str, second: str) -> dict[str, str | bytes]:
+    """Return logs of a rank on node1, which fails first, and of one on node2 20 s later, whose clock is `ahead`."""
+
+    def lines(shift: int, at: int, text: str) -> str:
+        def clock(seconds: int) -> str:
+            return f"2026-11-20 10:{(seconds + shift + 600) // 60:02}:{(seconds + shift) % 60:02}"
+
+        made = "".join(f"{clock(2 * n)} step {n} loss 2.1\n" for n in range(30))
+        return made + f"{clock(at)} ERROR failed\n{text}\n"
+
+    return {"node1/rank_0.log": lines(0, 62, first), "node2/rank_8.log": lines(ahead, 82, second)}
+
+
+@pytest.mark.parametrize("ahead", [-300, -90, -30, 0, 30, 90, 300])
+def test_steps_compare_the_clocks_of_nodes(ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both made the same steps at once: whose clock is ahead, and which of two failures came first."""
+    verdict = judged(tmp_path, on_two_nodes(ahead, FULL, OOM))
+    assert (verdict.findings[0].rank, verdict.rivals) == (0, [])
+    assert main(["logs", str(tmp_path / "run")]) == 0
+    said = {
+        -90: "the clock of node2 is 1 min 30 s behind that of node1",
+        30: "the clock of node2 is 30 s ahead of that",
+    }
+    assert said.get(ahead, "the clock of node2 is" if ahead else "") in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_kind_of_failure_on_two_nodes(tmp_path: Path) -> None:
+    """The first of a kind is the first by compared clocks, too."""
+    first = judged(tmp_path, on_two_nodes(-90, OOM, OOM)).findings[0]
+    assert (first.rank, first.ranks) == (0, [0, 8])
+
+
+def test_who_complained_of_a_peer_before_is_not_the_first(tmp_path: Path) -> None:
+    """Whatever the clocks say: its peer had gone already."""
+    gone = "NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.7<41233>\n"
+    files: dict[str, str | bytes] = {
+        "n1/rank_0.log": f"2026-11-20 10:00:00 x\n{gone}[rank0]: {FULL}\n",
+        "n2/rank_8.log": f"2026-11-20 10:04:00 x\n[rank8]: {OOM}\n",
+    }
+    verdict = judged(tmp_path, files)
+    assert (verdict.findings[0].rank, verdict.rivals) == (8, [])
 
 
 def test_new_year(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ setting NCCL_TIMEOUT=1800; barrier timeout 30 min
  [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.
 CUDA 12.6 does not match the version torch was compiled with 12.4 but is compatible, accepting this combination
 Readiness check failed: 12 of 16 pods are up
+config: {'on_error': 'skip', 'timeout': 1800, 'nan_policy': 'raise', 'retry': 3}
+GPU health check passed on all 8 devices
+ipmi: sensor readings normal, fan failure: none
+wall time limit is 24:00:00, 3 h left
+validation: error 0.31, f1 0.8, timeouts 0, corrupt 0, preempted=0
+spot instance check: no interruption notice
+pci 0000:17:00.0: BAR 14: failed to assign [mem size 0x00200000]
+Shard 3 of dataset exhausted, restarting iterator
 {35}[Hardware Error]: It has been corrected by h/w and requires no further action
 """
 
@@ -226,4 +234,28 @@ def test_no_pattern_reads_its_words_again_and_again() -> None:
     """Any letters before anything at all: each length of them would be tried, and a hostile line take long."""
     rows = table().rows
     patterns = [pattern for row in rows for pattern in (row.pattern, row.pattern_not) if pattern is not None]
+    patterns.append(table().words)
     assert not [pattern.pattern for pattern in patterns if re.search(r"\\w[*+]\)?\.\*|\.\*\.\*", pattern.pattern)]
+
+
+def test_a_pattern_in_capital_letters_is_refused() -> None:
+    """Lines are read in small ones: it would never match."""
+    with pytest.raises(SignatureError, match="'Gone' has capital letters"):
+        parse(f"{ROW}  pattern: ['Gone']\n")
+
+
+WORDED = """\
+version: 2026-01-01
+errors: {exception: ['Error:']}
+signatures:
+- {name: peers, category: network, role: cascade, words: ['\\bpeers?\\b'], example: 'Error: a peer', cause: x}
+- {name: files, category: storage, role: root, words: ['\\bfiles?\\b'], example: 'Error: a file', cause: x}
+"""
+
+
+def test_the_first_word_of_an_error_decides() -> None:
+    """Of the rows with `words`, whatever their order; a line that is no error has none."""
+    found = [
+        parse(WORDED).classify(f"{head}a {words} b") for head in ("Error: ", "") for words in ("file peer", "peer file")
+    ]
+    assert [row and row.name for row in found] == ["files", "peers", None, None]

@@ -119,8 +119,12 @@ def as_object(verdict: LogVerdict) -> dict[str, Any]:
     }
 
 
+_INNER = ("weight", "source", "suffered")
+"""What a verdict is drawn from, and a finding does not show."""
+
+
 def _finding(finding: LogFinding) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(finding).items() if name != "weight"}
+    return {name: value for name, value in dataclasses.asdict(finding).items() if name not in _INNER}
 
 
 def _checked(parser: CommandParser, given: argparse.Namespace) -> float:

@@ -46,8 +46,8 @@ def contexts(paths: Sequence[Path]) -> list[Context]:
         found = [one._replace(rank=None) for one in found]  # the number of something else, such as of an adapter
     groups: dict[tuple[str, str], list[int]] = {}
     for at, (path, one) in enumerate(zip(paths, found, strict=True)):
-        if one.rank is None and one.local_rank is None and not (_ARRAY.match(path.name) or _NO_RANK.search(path.name)):
-            groups.setdefault((str(path.parent), _NUMBER.sub("#", _stem(path))), []).append(at)
+        if one.rank is None and one.local_rank is None and not _ARRAY.match(path.name):
+            groups.setdefault((str(path.parent), _NUMBER.sub("#", _guessed(path))), []).append(at)
     for (_, name), members in groups.items():
         _guess(name, members, paths, found)
     return _unique(_by_others(paths, _by_folders(paths, found)))
@@ -106,9 +106,14 @@ def _stem(path: Path) -> str:
     return _OUT_OR_ERR.sub("", path.name)
 
 
+def _guessed(path: Path) -> str:
+    """Return a name without the numbers that are no rank whatever they count."""
+    return _stem(Path(_NO_RANK.sub("_", path.name)))
+
+
 def _guess(name: str, members: Sequence[int], paths: Sequence[Path], found: list[Context]) -> None:
     """Note the numbers that tell files of one name apart, as ranks, and the words that do, as nodes."""
-    stems = [_stem(paths[at]) for at in members]
+    stems = [_guessed(paths[at]) for at in members]
     numbers = [[*_NUMBER.finditer(stem)] for stem in stems]
     if len(set(stems)) < 2 or not numbers[0]:
         return

@@ -25,6 +25,9 @@ LATER = 60.0
 MOST = 20_000
 """Lines of steps that are read after a failure before it counts as one."""
 
+_SEARCHED = 64 << 10
+"""Bytes of a block that are searched for lines of steps."""
+
 Who = tuple[str, "int | None"]
 
 
@@ -104,8 +107,27 @@ class StepsAfter:
 
 def labels(lines: list[str]) -> frozenset[bytes]:
     """Return the steps that some lines report."""
-    found = (STEP.search(line) for line in (text.lower().encode() for text in lines) if not _FAILING.search(line))
-    return frozenset(_label(match.string[match.start() :]) for match in found if match)
+    return frozenset(label for line in lines if (label := step_label(line.encode())))
+
+
+def step_label(line: bytes) -> bytes:
+    """Return the step that a line reports, empty for any other line."""
+    low = line.lower()
+    match = STEP.search(low)
+    return b"" if match is None or _FAILING.search(low) else _label(low[match.start() :])
+
+
+def step_lines(block: bytes, low: bytes, most: int) -> list[bytes]:
+    """Return the first lines of a block that report steps, each step once; `low`: the block in small letters."""
+    found: dict[bytes, bytes] = {}
+    at, end = 0, min(len(low), _SEARCHED)
+    while len(found) < most and (match := STEP.search(low, at, end)):
+        begin = max(low.rfind(b"\n", 0, match.start()), low.rfind(b"\r", 0, match.start())) + 1
+        at = low.find(b"\n", match.end(), end)
+        at = end if at < 0 else at
+        if not match[3] and not _FAILING.search(low, begin, min(at, begin + 400)):
+            found.setdefault(_label(low[match.start() : at]), block[begin : min(at, begin + 400)])
+    return list(found.values())
 
 
 def _label(text: bytes) -> bytes:

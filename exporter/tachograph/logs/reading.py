@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tachograph.logs.clocks import StepClocks
 from tachograph.logs.progress import ANYBODY
 from tachograph.logs.ranks import RankNames
 from tachograph.logs.scan import Context, Key, LogScan, Scanned, Sighting
@@ -44,6 +45,7 @@ class Reading:
 
     found: list[Found] = field(default_factory=list)
     names: RankNames = field(default_factory=RankNames)
+    clocks: StepClocks = field(default_factory=StepClocks)
     problems: list[Unread] = field(default_factory=list)
     files: int = 0
     size: int = 0
@@ -63,11 +65,15 @@ class Reading:
                 known = key._replace(attempt=attempt) if key.attempt is None else key
                 if went_on and key in scanned.unsettled:
                     sighting = sighting._replace(recovered=True)  # noqa: PLW2901
+                at_end = number + 1 == len(scans) and sighting.line >= scanned.lines
+                if at_end and sighting.frame and sighting.mood == "retry":
+                    sighting = sighting._replace(mood="")  # noqa: PLW2901  an earlier failure was retried, not the last
                 if sighting.time is None:  # before the first line that has one
                     sighting = sighting._replace(time=scanned.first)  # noqa: PLW2901
                 self.found.append(Found(known, sighting, name, lines + sighting.line, context.file))
             attempt = attempt if scanned.attempt is None else scanned.attempt
             lines += scanned.lines
+            self.clocks.add(context.file, scanned.step_lines)
             self.names.nccl.add(scanned.nccl)
             self.names.add(context, scanned.ranks, scanned.pairs, scanned.within, scanned.nodes)
             self.size += scanned.size

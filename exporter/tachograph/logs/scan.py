@@ -8,10 +8,11 @@ from functools import cache
 from typing import NamedTuple
 
 from tachograph.logs import shape
+from tachograph.logs.clocks import StepLines
 from tachograph.logs.line import PLAIN, LogLine, plain, with_facts
 from tachograph.logs.nccl import CHANNEL, MARKS, NcclFacts
 from tachograph.logs.prefilter import Prefilter
-from tachograph.logs.progress import StepsAfter, labels
+from tachograph.logs.progress import StepsAfter, labels, step_lines
 from tachograph.logs.record import LogRecord, read
 from tachograph.logs.tracebacks import TracebackEnd, Tracebacks, begins
 from tachograph.signatures.table import LONGEST, LogSignature, table
@@ -36,6 +37,8 @@ _SUMMARIES = ("(local_rank", " running at ")
 """torchrun's summary names a rank, and in the lines below it how its process ended; so does MPICH's banner."""
 _OF_SUMMARY = ("exitcode ", "traceback :", "KILLED BY SIGNAL", "EXIT CODE:")
 _ERROR_SET = frozenset(_ERRORS)
+_READ_WHOLE = frozenset((_TRACEBACK, *_PARTIAL, *_RESTART, *_SUMMARIES, *MARKS))
+"""Texts for which a line is read to its end, whatever else stands in it."""
 _NCCL_SET = frozenset(MARKS)
 _LOOKS_LIKE_ERROR = re.compile(
     r"\b(?:ERROR|FATAL|CRITICAL)\b(?!\s*=)|(?:^|[\s.])[A-Z][A-Za-z]*(?:Error|Exception)\b|(?:^|\s)(?:error|fatal): ",
@@ -50,7 +53,11 @@ _SAMPLE = 256 << 10
 """Bytes at the beginning that a file's shape is learned from."""
 _PREFIXES = 100
 """Lines of them whose ranks are noted."""
+_UNIMPORTANT = re.compile(rb"(?:^|[\s\[|(:])(?:INFO|DEBUG|TRACE)(?:[\s\]:|)]|$)")
+"""The level of what a program says of itself where nothing failed."""
 _AN_ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception)\b")
+_STEP_LINES = 12
+"""Lines that report steps which are kept of the first block."""
 _MAY_BE_TIME = re.compile(rb"\d\d:\d\d|\d{10}")
 _MAY_BE_RANK = re.compile(r"rank|[\[(<{|]|^\s*\w+:", re.IGNORECASE)
 _BEFORE = 4096
@@ -89,7 +96,8 @@ class Scanned(NamedTuple):
     """Everything that a stream said.
 
     `within`: local ranks; `pairs`: ranks, by node and local rank; `nodes`: those that lines name.
-    `steps`: those that its first lines report, if it follows another part of a file.
+    `steps`: those that its first lines report, if it follows another part of a file. `step_lines`: some that report
+    steps, to compare its clock by.
     `unsettled`: failures that it ended with, in one attempt.
     """
 
@@ -108,6 +116,7 @@ class Scanned(NamedTuple):
     nodes: frozenset[str]
     steps: frozenset[bytes]
     unsettled: frozenset[Key]
+    step_lines: StepLines
 
 
 class Context(NamedTuple):
@@ -161,7 +170,11 @@ class LogScan:
         self._filter, self._texts, self._rows = _marks()
         self._levels, self._channel = _of_levels()
         self._table = table()
-        self._weak = next(number for number, row in enumerate(self._table.rows) if row.name == "assertion")
+        self._from_outside = {
+            number for number, row in enumerate(self._table.rows) if row.by != "program" or "warning" in row.despite
+        }
+        self._by_marks: dict[tuple[int, ...], bool] = {}
+        self._kinds = {number for number in self._table.general if self._table.rows[number].role == "root"}
         self._sightings: dict[Key, Sighting] = {}
         self._nccl = NcclFacts()
         self._known: dict[bytes, Key | None] = {}
@@ -169,6 +182,7 @@ class LogScan:
         self._progress = StepsAfter(self._parsed)
         self._shape = PLAIN
         self._steps: frozenset[bytes] = frozenset()
+        self._step_lines: tuple[bytes, ...] = ()
         self._unsettled: set[Key] = set()
         self._details: set[str] = set()
         self._partial: LogRecord | None = None
@@ -191,11 +205,13 @@ class LogScan:
         size = len(block)
         if b"\0" in block:  # as a file that was cut while it was open for writing
             block = block.replace(b"\0", b"")
+        low = block.lower()
         if not self._size:
             self._learn(block)
+            self._step_lines = tuple(step_lines(block, low, _STEP_LINES))
         self._long += long_lines(block, continued=not self._end.endswith(b"\n"))
         counted = number = 0
-        self._block, self._low, self._stepped, self._timed = block, block.lower(), 0, (0, None)
+        self._block, self._low, self._stepped, self._timed = block, low, 0, (0, None)
         for begin, raw, marks in self._candidates(block, self._low):
             number += block.count(b"\n", counted, begin)
             counted = begin
@@ -215,6 +231,7 @@ class LogScan:
             self._first, self._last, self._attempt, frozenset(self._ranks), frozenset(self._within), self._pairs,
             frozenset(self._nodes), self._steps,
             frozenset(key for key in self._unsettled if not self._sightings[key].recovered),
+            StepLines(self._step_lines, self._shape, self._context.written, self._context.node)
         )  # fmt: skip
 
     def _learn(self, block: bytes) -> None:
@@ -279,6 +296,8 @@ class LogScan:
         if self._tracebacks or self._partial:
             self._line(raw.decode("utf-8", errors="replace"), marks, at)
             return
+        if self._of_programs(tuple(marks)) and b"{" not in raw and _UNIMPORTANT.search(raw):
+            return
         same = _CLOCK.sub(b"", raw)  # a line that was seen before at another time
         if same in self._known:
             key = self._known[same]
@@ -297,7 +316,7 @@ class LogScan:
     def _line(self, text: str, marks: list[int], at: _Place) -> Key | None:
         """Read one line; return what it was counted as, None if it was not, or as several things."""
         texts = {self._texts[mark] for mark in marks}
-        if not self._tracebacks and not self._partial and self._is_common(text, texts):
+        if not self._tracebacks and not self._partial and self._is_common(text, texts, marks):
             return None
         inside: TracebackEnd | bool | None = None
         if self._tracebacks and not marks and not self._partial and "{" not in text and '": ' not in text:
@@ -380,26 +399,41 @@ class LogScan:
         texts = (plain(one.decode("utf-8", errors="replace")) for one in near)
         return next((mood for one in texts if begins(one, alike) and (mood := self._table.handled(one))), "")
 
-    def _is_common(self, text: str, texts: set[str]) -> bool:
-        """Return whether a line is of the two kinds that long logs are full of and that need no parsing."""
+    def _is_common(self, text: str, texts: set[str], marks: list[int]) -> bool:
+        """Return whether a line is of the kinds that long logs are full of and that need no parsing."""
         if texts == {CHANNEL}:
             self._nccl.channel(text)
             return True
-        return texts <= _ERROR_SET and not _LOOKS_LIKE_ERROR.search(text[:600])
+        if texts <= _ERROR_SET:
+            return not _LOOKS_LIKE_ERROR.search(text[:600])
+        if "{" in text or not texts.isdisjoint(_READ_WHOLE):
+            return False
+        found = self._rows_of(marks)
+        return not self._table.may_decide(text, found)
+
+    def _of_programs(self, marks: tuple[int, ...]) -> bool:
+        """Return whether all that known texts lead to is what programs say of themselves."""
+        if (known := self._by_marks.get(marks)) is None:
+            texts = {self._texts[mark] for mark in marks}
+            known = texts.isdisjoint(_READ_WHOLE) and self._from_outside.isdisjoint(self._rows_of(marks))
+            if len(self._by_marks) >= MOST_KNOWN:
+                self._by_marks.clear()
+            self._by_marks[marks] = known
+        return known
+
+    def _rows_of(self, marks: Sequence[int]) -> list[int]:
+        return sorted({row for mark in marks for row in self._rows[mark]})
 
     def _row(self, text: str, marks: list[int], texts: set[str], *, exception: bool) -> int | None:
         """Return the number of the first row that matches, UNKNOWN for another error, None for any other line."""
-        for number in sorted({row for mark in marks for row in self._rows[mark]}):
-            if self._table.rows[number].matches(text[:LONGEST]):
-                return number
-        if exception:
-            return self._weak
+        if (number := self._table.decide(text, self._rows_of(marks), raised=exception)) is not None:
+            return number
         if texts & _ERROR_SET and _LOOKS_LIKE_ERROR.search(text[:400]):
             return UNKNOWN
         return None
 
     def _keep(self, row: int, line: LogLine, frame: str, mood: str, at: _Place) -> Key | None:
-        detail = _NUMBERS.sub("#", line.text)[:120] if row in (UNKNOWN, self._weak) else ""
+        detail = _NUMBERS.sub("#", line.text)[:120] if row == UNKNOWN or row in self._kinds else ""
         key = Key(self._attempt, row, line.node, line.rank, detail)
         self._advance(at.begin)
         self._stepped = max(self._stepped, _end(self._block, at.begin))

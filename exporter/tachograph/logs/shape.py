@@ -28,6 +28,7 @@ _INNER = tuple(
         r"\[(?P<number>\d{1,6})\]:? ",
         r"\((?P<number>\d{1,6})\) ",
         r"[\w.-]+ (?P<number>\d{1,6}): ",
+        r"[<\[({][A-Za-z][\w.-]*\d[/|](?P<number>\d{1,6})[>\])}]:? ",
     )
 )
 _FEW = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tachograph import humanize
-from tachograph.logs.verdict import LogFinding, LogVerdict, Weight
+from tachograph.logs.verdict import STEP, LogFinding, LogVerdict, Weight
 from tachograph.printable import printable
 from tachograph.wrapping import wrapped
 
@@ -50,11 +50,14 @@ def _heading(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
 
 def _rest(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
     yield from _evidence(first)
-    for one in verdict.rivals[:MOST_RIVALS]:
+    for one in sorted(verdict.rivals, key=lambda one: abs(_time(one) - _time(first)))[:MOST_RIVALS]:
+        later = _time(one) - _time(first)
+        how = f"{humanize.span(abs(later))} {'later' if later >= 0 else 'earlier'} by its own clock"
         yield printable(
-            f"  Perhaps before it, since clocks of nodes differ: {_words(one.category)}, {_who(one)}: "
+            f"  Perhaps before it, since clocks of nodes differ: {_words(one.category)}, {_who(one)}, {how}: "
             f"{_cut(one.line, 100)}"
         )
+    yield from _clocks(verdict, first)
     if first.next:
         yield "Next:"
         yield from (f"  {number}. {printable(step)}" for number, step in enumerate(first.next, 1))
@@ -102,6 +105,19 @@ def _evidence(finding: LogFinding) -> Iterator[str]:
     yield printable(f"  {finding.cause}")
 
 
+def _clocks(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
+    """Yield how far the clocks of those who failed likewise differ from that of the cause, where steps tell it."""
+    alike = (one for one in verdict.findings[1:] if one.weight == first.weight and one.attempt == first.attempt)
+    ahead = {one.node or one.file: verdict.reading.clocks.apart(one.source, first.source) or 0.0 for one in alike}
+    for name, seconds in sorted(ahead.items(), key=lambda item: -abs(item[1]))[:MOST_RIVALS]:
+        if abs(seconds) >= STEP:
+            way = "ahead of" if seconds > 0 else "behind"
+            yield printable(
+                f"  By the steps that both report, the clock of {name} is {humanize.span(abs(seconds))} {way} that of "
+                f"{first.node or first.file}."
+            )
+
+
 def _attempts(verdict: LogVerdict) -> Iterator[str]:
     if len(verdict.roots) < 2:
         return
@@ -147,7 +163,7 @@ def _who(finding: LogFinding) -> str:
         who = " on ".join(part for part in (local, finding.node) if part) or "no rank named"
     else:
         more = len(finding.ranks) - 1
-        who = f"rank {finding.rank}{where}" + (f", later on {humanize.plural(more, 'other rank')}" if more > 0 else "")
+        who = f"rank {finding.rank}{where}" + (f", also on {humanize.plural(more, 'other rank')}" if more > 0 else "")
     return who
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +23,41 @@ SPEAKERS = ("program", "launcher", "scheduler", "kernel")
 MOODS = ("possibility", "warning", "retry", "skip")
 """What a line may make of a failure that it speaks of: then it is neither a cause nor a confirmation."""
 HANDLED = ("retry", "skip")
+_WORDED = 400
+"""Letters in which the words of an error are looked for: it begins with what it is about."""
+_DIGITS = re.compile(r"(?<![a-z\d])\d+")
+_DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
+"""The last line of a traceback, if that is all that is known of it."""
+_COUNTED_NONE = re.compile(r"\b(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
+"""A counter of zero; if it counts failures, there was none."""
+_OF_FAILURES = re.compile(
+    r"err|fail|nan|inf|skip|timeout|corrupt|trunc|preempt|evict|kill|drop|retr|oom|abort|overflow|reset|lost|miss"
+    r"|unreach|throttl|timed",
+    re.IGNORECASE,
+)
+_CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
+"""A capital letter of a pattern, but for classes such as \\S, and for the P of named groups."""
 
 _FIELDS = {
-    "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
-    "handled", "despite", "cause", "next",
-}  # fmt: skip
+    "name",
+    "category",
+    "role",
+    "example",
+    "find",
+    "pattern",
+    "pattern_not",
+    "case",
+    "weak",
+    "peer",
+    "by",
+    "alone",
+    "handled",
+    "despite",
+    "words",
+    "cause",
+    "next",
+}
+_KINDS = ("exception", "level")  # fmt: skip
 
 
 class SignatureError(Exception):
@@ -48,7 +78,10 @@ class LogSignature(NamedTuple):
     by: str
     alone: bool
     handled: bool
+    case: bool
+    anchored: bool
     despite: tuple[str, ...]
+    words: tuple[str, ...]
     example: str
     cause: str
     next: tuple[str, ...]
@@ -58,20 +91,33 @@ class LogSignature(NamedTuple):
         """Return what a line of this row is sorted by: the most telling role first, weak rows after the others."""
         return ROLES.index(self.role), self.weak
 
-    def matches(self, line: str) -> bool:
-        """Return whether the row's patterns accept a line that has one of `find` in it."""
-        if self.pattern is not None and not self.pattern.search(line):
+    def matches(self, line: str, low: str) -> bool:
+        """Return whether the row's patterns accept a line that has one of `find` in it; `low`: in small letters."""
+        text = line if self.case else low
+        if self.pattern is not None and not self.pattern.search(text):
             return False
-        return self.pattern_not is None or not self.pattern_not.search(line)
+        return self.pattern_not is None or not self.pattern_not.search(text)
+
+    def may_match(self, line: str, low: str) -> bool:
+        """Return whether the row may match a line without what stands before its message, if that is not known yet."""
+        return self.pattern is None or self.anchored or bool(self.pattern.search(line if self.case else low))
 
 
 class SignatureTable(NamedTuple):
-    """The rows in their order, the version of the table, and which rows each text of `find` leads to."""
+    """The rows in their order, the version of the table, and which rows each text of `find` leads to.
+
+    `general`: the rows with `words` and those behind them; `words`: theirs in one pattern, in a group for each row.
+    `exception` and `level`: what a line looks like that reports an error.
+    """
 
     version: str
     rows: tuple[LogSignature, ...]
     by_text: Mapping[str, tuple[int, ...]]
     moods: Mapping[str, re.Pattern[str]]
+    general: range
+    words: re.Pattern[str]
+    exception: re.Pattern[str]
+    level: re.Pattern[str]
 
     def mood(self, line: str, row: int) -> str:
         """Return which of MOODS a line has that a row (-1: none) matched, "" if it means what it says."""
@@ -87,12 +133,39 @@ class SignatureTable(NamedTuple):
 
     def classify(self, line: str) -> LogSignature | None:
         """Return the first row that matches one line, None if there is none."""
-        line = line[:LONGEST]
+        low = line[:LONGEST].lower()
+        found = (number for number, row in enumerate(self.rows) if any(text in low for text in row.find))
+        number = self.decide(line, found, raised=bool(_DOTTED.match(line)))
+        return None if number is None else self.rows[number]
+
+    def decide(self, line: str, found: Iterable[int], *, raised: bool = False) -> int | None:
+        """Return the row of a line that has texts of the rows `found`, in their order; `raised`: it is an exception's.
+
+        Of an error that no special row knows, the first of its words that is in a row decides.
+        """
+        line = _without_zeros(line[:LONGEST])
         low = line.lower()
-        for row in self.rows:
-            if any(text in low for text in row.find) and row.matches(line):
-                return row
-        return None
+        general: list[int] = []
+        for number in found:
+            if number in self.general:
+                general.append(number)
+            elif self.rows[number].matches(line, low):
+                return number
+        raised = raised or bool(self.exception.search(line))
+        if (raised or self.level.search(line)) and (worded := _worded(self, low)) is not None:
+            return worded
+        found_general = next((number for number in general if self.rows[number].matches(line, low)), None)
+        return self.general[-1] if raised and found_general is None and self.general else found_general
+
+    def may_decide(self, line: str, found: Iterable[int]) -> bool:
+        """Return whether a line may be of one of the rows `found`, or an error, whatever stands before its message."""
+        line = _without_zeros(line)
+        low = line.lower()
+        return any(self.rows[number].may_match(line, low) for number in found) or self.is_error(line)
+
+    def is_error(self, line: str) -> bool:
+        """Return whether a line reports an error."""
+        return bool(self.exception.search(line) or self.level.search(line))
 
 
 @cache
@@ -123,7 +196,15 @@ def parse(text: str) -> SignatureTable:
         for one in row.find:
             found.setdefault(one, []).append(number)
     forms = {name: _pattern(moods.get(name, []), re.IGNORECASE, f"moods: {name}") or _NEVER for name in MOODS}
-    made = SignatureTable(str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms)
+    errors = content.get("errors", {})
+    if not isinstance(errors, dict) or set(errors) - set(_KINDS):
+        raise SignatureError(f"errors: expected {' and '.join(_KINDS)}")
+    exception, level = (_pattern(errors.get(kind, []), 0, f"errors: {kind}") or _NEVER for kind in _KINDS)
+    general = range(next((number for number, row in enumerate(rows) if row.words), len(rows)), len(rows))
+    made = SignatureTable(
+        str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms,
+        general, _words(rows), exception, level,
+    )  # fmt: skip
     if hidden := shadowed(made):
         raise SignatureError("; ".join(hidden))
     return made
@@ -145,6 +226,29 @@ def classify(text: str) -> LogSignature | None:
     return min(found, key=lambda row: row.order, default=None)
 
 
+def _without_zeros(line: str) -> str:
+    """Return a line without counters that say that nothing failed."""
+    return _COUNTED_NONE.sub(lambda match: " " if _OF_FAILURES.search(match[1]) else match[0], line)
+
+
+@lru_cache(maxsize=4096)
+def _first_word(words: re.Pattern[str], low: str) -> str | None:
+    match = words.search(low)
+    return match.lastgroup if match else None
+
+
+def _worded(made: SignatureTable, low: str) -> int | None:
+    """Return the row that the first known word of an error leads to; numbers do not make two errors different."""
+    group = _first_word(made.words, _DIGITS.sub("0", low[:_WORDED]))
+    return None if group is None else int(group[1:])
+
+
+def _words(rows: Sequence[LogSignature]) -> re.Pattern[str]:
+    """Return the words of all rows as one pattern, with a group for each row."""
+    groups = [f"(?P<r{number}>{'|'.join(row.words)})" for number, row in enumerate(rows) if row.words]
+    return re.compile("|".join(groups)) if groups else _NEVER
+
+
 def _row(given: object, number: int) -> LogSignature:
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise SignatureError(f"row {number}: expected a mapping with a name")
@@ -154,8 +258,15 @@ def _row(given: object, number: int) -> LogSignature:
     for field, allowed in (("category", CATEGORIES), ("role", ROLES)):
         if given.get(field) not in allowed:
             raise SignatureError(f"{where}: {field} {given.get(field)!r} is none of {', '.join(allowed)}")
-    find = given.get("find")
-    if not isinstance(find, list) or not find or not all(isinstance(one, str) and one == one.lower() for one in find):
+    case = bool(given.get("case"))
+    words = given.get("words", [])
+    _pattern(words, 0, where)
+    find = given.get("find", [] if words else None)
+    if (
+        not isinstance(find, list)
+        or not (find or words)
+        or not all(isinstance(one, str) and one == one.lower() for one in find)
+    ):
         raise SignatureError(f"{where}: find must be a list of texts in lower case")
     steps = given.get("next", [])
     if not isinstance(steps, list) or not all(isinstance(one, str) for one in steps) or not given.get("cause"):
@@ -167,8 +278,10 @@ def _row(given: object, number: int) -> LogSignature:
     despite = given.get("despite", [])
     if not isinstance(despite, list) or set(map(str, despite)) - set(MOODS):
         raise SignatureError(f"{where}: despite must be a list of {', '.join(MOODS)}")
-    flags = 0 if given.get("case") else re.IGNORECASE
-    wanted, excluded = (_pattern(given.get(name, []), flags, where) for name in ("pattern", "pattern_not"))
+    wanted, excluded = (_pattern(given.get(name, []), 0, where) for name in ("pattern", "pattern_not"))
+    forms = [one for name in ("pattern", "pattern_not", "words") for one in given.get(name, [])]
+    if not case and (capital := next((one for one in forms if _CAPITAL.search(one)), None)):
+        raise SignatureError(f"{where}: {capital!r} has capital letters; without `case` lines are read in small ones")
     return LogSignature(
         name=given["name"],
         category=given["category"],
@@ -181,7 +294,10 @@ def _row(given: object, number: int) -> LogSignature:
         by=str(given.get("by", "program")),
         alone=bool(given.get("alone")),
         handled=bool(given.get("handled")),
+        case=case,
+        anchored=any("^" in one for one in given.get("pattern", [])),
         despite=tuple(map(str, despite)),
+        words=tuple(words) if isinstance(words, list) else (),
         example=given["example"],
         cause=str(given["cause"]),
         next=tuple(steps),
