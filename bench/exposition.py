@@ -13,14 +13,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from tachograph.catalog.index import METRICS
-from tachograph.catalog.metric import HISTOGRAM, INFO
+from tachograph.catalog.metric import HISTOGRAM, INFO, NATIVE_HISTOGRAM
 from tachograph.node.exposition import TEXT, Exposition
 from tachograph.node.samples import Sample
 
 SAMPLES = [
     Sample(metric, tuple(f"{label}-{number}" for label in metric.labels), number * 1.25 + 0.1)
     for metric in METRICS
-    if metric.kind != HISTOGRAM
+    if metric.kind not in (HISTOGRAM, NATIVE_HISTOGRAM)
     for number in range(8)
 ][:840]
 

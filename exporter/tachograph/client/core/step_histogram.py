@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tachograph.client.core.steps import StepRecord
-from tachograph.wire import HISTOGRAM_SCHEMA, bucket_index, encode_number
+from tachograph.wire import (
+    FINE_SCHEMA,
+    HISTOGRAM_SCHEMA,
+    MAX_FINE_BUCKETS,
+    bucket_index,
+    encode_number,
+    reduced,
+)
 
 
 class StepHistogram:
@@ -20,7 +29,7 @@ class StepHistogram:
             self._tagged[record.tag] = self._tagged.get(record.tag, 0) + 1
             return
         seconds = record.ended - record.began
-        index = bucket_index(seconds)
+        index = bucket_index(seconds, FINE_SCHEMA)
         self._buckets[index] = self._buckets.get(index, 0) + 1
         self._sum += seconds
 
@@ -29,10 +38,17 @@ class StepHistogram:
         return {"tagged_steps_total": dict(self._tagged)} if self._tagged else {}
 
     def frame(self) -> dict[str, object]:
-        """Return the histogram as the wire carries it."""
-        return {
+        """Return the histogram as the wire carries it: coarse, for every exporter, and fine for those that take it."""
+        frame: dict[str, object] = {
             "schema": HISTOGRAM_SCHEMA,
             "sum": encode_number(self._sum),
             "count": sum(self._buckets.values()),
-            "buckets": {str(index): count for index, count in sorted(self._buckets.items())},
+            "buckets": _by_text(reduced(self._buckets)),
         }
+        if len(self._buckets) <= MAX_FINE_BUCKETS:
+            frame["fine"] = _by_text(self._buckets)
+        return frame
+
+
+def _by_text(counts: Mapping[int, int]) -> dict[str, int]:
+    return {str(index): count for index, count in sorted(counts.items())}
