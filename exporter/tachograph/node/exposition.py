@@ -7,8 +7,9 @@ tachograph_rank_up{run="llama-7b",rank="5"} 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 from tachograph.catalog.index import METRICS
@@ -94,17 +95,19 @@ class Beginnings(Generic[T]):
         for name in self._known.keys() - families:
             del self._known[name]
 
-    def of(self, name: str, series: Series) -> Iterator[T]:
-        """Yield the beginning of each series of a family."""
+    def of(self, name: str, series: Series) -> list[T]:
+        """Return the beginning of each series of a family."""
         known = self._known.setdefault(name, {})
+        beginnings: list[T] = []
         for labels, sample in series.items():
             names = sample.metric.labels
             found = known.get(labels)
             if found is None or found[0] != names:
                 found = known[labels] = names, self._make(sample)
-            yield found[1]
+            beginnings.append(found[1])
         if len(known) > len(series):
             self._known[name] = {labels: known[labels] for labels in series}
+        return beginnings
 
 
 class Exposition:
@@ -123,15 +126,14 @@ class Exposition:
             if (name, form.openmetrics) not in self._headers:
                 self._headers[name, form.openmetrics] = _header(next(iter(series.values())).metric, form)
             lines.append(self._headers[name, form.openmetrics])
-            starts: list[str] = []
-            values: list[float] = []
-            for beginning, sample in zip(self._beginnings.of(name, series), series.values(), strict=True):
+            beginnings = self._beginnings.of(name, series)
+            values = [sample.value for sample in series.values() if isinstance(sample, Sample)]
+            if values:
+                lines.extend(map(str.__add__, map(itemgetter(0), beginnings), _numbers(values)))
+                continue
+            for beginning, sample in zip(beginnings, series.values(), strict=True):
                 if isinstance(sample, HistogramSample):
                     lines.extend(map("".join, zip(beginning, _histogram(sample), strict=True)))
-                else:
-                    starts.append(beginning[0])
-                    values.append(sample.value)
-            lines.extend(map(str.__add__, starts, _numbers(values)))
         if form.openmetrics:
             lines.append("# EOF")
         lines.append("")

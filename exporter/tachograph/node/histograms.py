@@ -18,7 +18,7 @@ from tachograph.wire import (
     reduced,
 )
 
-BOUNDS = tuple(2.0 ** (k / 2) for k in range(-14, 15))
+BOUNDS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-14, 15))
 """Upper bounds of the classic buckets, 7.8 ms to 128 s in steps of √2: schema 1, to which the others reduce exactly."""
 
 MOST = 2**53

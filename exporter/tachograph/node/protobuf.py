@@ -61,14 +61,13 @@ class ProtobufExposition:
         for name, series in families.items():
             metric = next(iter(series.values())).metric
             beginnings = self._beginnings.of(name, series)
-            if metric.kind == HISTOGRAM:
-                labels = list(beginnings)
-                page += self._family(metric, _histograms(labels, series, _classic))
-                if name in NATIVE:
-                    page += self._family(NATIVE[name], _histograms(labels, series, _native))
-            else:
-                values = (_double(sample.value) for sample in series.values())  # type: ignore[union-attr]
-                page += self._family(metric, map(bytes.__add__, beginnings, values))
+            values = [sample.value for sample in series.values() if isinstance(sample, Sample)]
+            if values:
+                page += self._family(metric, map(bytes.__add__, beginnings, map(_double, values)))
+                continue
+            page += self._family(metric, _histograms(beginnings, series, _classic))
+            if name in NATIVE:
+                page += self._family(NATIVE[name], _histograms(beginnings, series, _native))
         return b"".join(page)
 
     def _family(self, metric: Metric, messages: Iterable[bytes]) -> tuple[bytes, bytes, bytes]:

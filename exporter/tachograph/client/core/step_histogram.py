@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tachograph.client.core.steps import StepRecord
 from tachograph.wire import (
     FINE_SCHEMA,
@@ -39,16 +37,13 @@ class StepHistogram:
 
     def frame(self) -> dict[str, object]:
         """Return the histogram as the wire carries it: coarse, for every exporter, and fine for those that take it."""
+        fine, coarse = self._buckets, reduced(self._buckets)
         frame: dict[str, object] = {
             "schema": HISTOGRAM_SCHEMA,
             "sum": encode_number(self._sum),
-            "count": sum(self._buckets.values()),
-            "buckets": _by_text(reduced(self._buckets)),
+            "count": sum(coarse.values()),
+            "buckets": {str(index): coarse[index] for index in sorted(coarse)},
         }
-        if len(self._buckets) <= MAX_FINE_BUCKETS:
-            frame["fine"] = _by_text(self._buckets)
+        if len(fine) <= MAX_FINE_BUCKETS:
+            frame["fine"] = {str(index): fine[index] for index in sorted(fine)}
         return frame
-
-
-def _by_text(counts: Mapping[int, int]) -> dict[str, int]:
-    return {str(index): count for index, count in sorted(counts.items())}
