@@ -12,12 +12,9 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from datasketches import tdigest_double
-from ddsketch import DDSketch
-from ddsketch.pb.proto import DDSketchProto
 
 from tachograph.catalog.rank import TRAIN_STEP_SECONDS
 from tachograph.node.exposition import TEXT, render
@@ -25,6 +22,10 @@ from tachograph.node.histograms import BOUNDS, RunHistogram
 from tachograph.node.protobuf import ProtobufExposition
 from tachograph.wire import FINE_SCHEMA, bucket_index
 from tachograph_lab import table
+
+# Only `make bench` installs them.
+DDSketch, DDSketchProto = import_module("ddsketch").DDSketch, import_module("ddsketch.pb.proto").DDSketchProto
+tdigest_double = import_module("datasketches").tdigest_double
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "evidence" / "sketches.md"
 BEGIN, END = "<!-- written by bench/sketch.py --doc -->", "<!-- end -->"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.catalog.rank import TRAIN_STEP_SECONDS
@@ -38,6 +38,7 @@ def counted(values: list[float], schema: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("said", [frame, fine_frame])
+@settings(deadline=None)
 @given(values=st.lists(st.floats(min_value=1e-4, max_value=1e4), max_size=50))
 def test_merging_is_exact(values: list[float], said: Callable[[list[float]], object]) -> None:
     """Each exposed bucket holds just the observations up to its bound: reducing to schema 1 loses no count.
@@ -110,6 +111,7 @@ def test_a_rank_that_begins_to_send_fine_buckets() -> None:
     assert histogram.counts == {-54: 4, 94: 1}
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(*FINE_INDEX_RANGE), st.integers(1, 9)), st.integers(0, 2**53))
 def test_what_an_earlier_release_kept_is_shown_again(counts: dict[int, int], many: int) -> None:
     """Its classic counts are all it knew; they come back in the same classic buckets."""
@@ -118,6 +120,7 @@ def test_what_an_earlier_release_kept_is_shown_again(counts: dict[int, int], man
     assert after.classic() == before.classic()
 
 
+@settings(deadline=None)
 @given(start=st.floats(0, 1e6), sums=st.lists(st.floats(0, 1e6), min_size=1))
 def test_the_sum_never_falls_by_rounding(start: float, sums: list[float]) -> None:
     """Not by the last digit either: Prometheus takes any fall for a reset, and counts the whole sum once more."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -115,6 +115,7 @@ def native_of(histogram: RunHistogram) -> Any:
 INDICES = st.integers(*FINE_INDEX_RANGE)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(INDICES, st.integers(1, MOST), max_size=40), st.floats(0, 1e300))
 def test_native_buckets_are_exact(given_counts: dict[int, int], total: float) -> None:
     """Whatever counts a run has, at any place and with any gaps: each is read as it was written."""
