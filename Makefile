@@ -186,6 +186,7 @@ bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs
 	$(BIN)/python bench/exporter.py
 	$(BIN)/python bench/gpus.py
 	$(BIN)/python bench/detectors.py
+	$(BIN)/python bench/sketch.py
 	$(BIN)/python bench/blackbox.py
 
 bench-doors: $(READY)    ## what measuring waits adds to a step of five kinds of job, four ranks each: 20 minutes, 30 on a busy machine

@@ -1,6 +1,7 @@
 """Our exposition beside prometheus_client's on the same samples: 8 GPUs and 8 ranks, about 105 series for each pair.
 
-One run prints CPU time per page, the best of five rounds in turns, and how many Python and C calls a page takes.
+One run prints CPU time per page, the best of five rounds in turns, how many Python and C calls a page takes, and its
+bytes. The last two are one page in both of our formats, with the step times of a run.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from tachograph.catalog.index import METRICS
-from tachograph.catalog.metric import HISTOGRAM, INFO
+from tachograph.catalog.metric import HISTOGRAM, INFO, NATIVE_HISTOGRAM
+from tachograph.catalog.rank import TRAIN_STEP_SECONDS
 from tachograph.node.exposition import TEXT, Exposition
+from tachograph.node.histograms import HistogramSample, RunHistogram
+from tachograph.node.protobuf import ProtobufExposition
 from tachograph.node.samples import Sample
 
 SAMPLES = [
     Sample(metric, tuple(f"{label}-{number}" for label in metric.labels), number * 1.25 + 0.1)
     for metric in METRICS
-    if metric.kind != HISTOGRAM
+    if metric.kind not in (HISTOGRAM, NATIVE_HISTOGRAM)
     for number in range(8)
 ][:840]
+STEPS = RunHistogram({index: 1000 - abs(index) for index in range(-20, 20)}, 1234.5)
 
 
 class Samples:
@@ -65,13 +70,17 @@ def main() -> None:
     ours, theirs = Exposition(), Samples()
     registry = CollectorRegistry()
     registry.register(theirs)
+    protobuf = ProtobufExposition()
+    page_of_run: list[Sample | HistogramSample] = [*SAMPLES, STEPS.sample(TRAIN_STEP_SECONDS, ("llama-70b",))]
     pages: dict[str, Callable[[], bytes]] = {
         "tachograph": lambda: ours.render(SAMPLES, TEXT),
         "prometheus_client": lambda: generate_latest(registry),
+        "text": lambda: ours.render(page_of_run, TEXT),
+        "protobuf": lambda: protobuf.render(page_of_run),
     }
     rounds = [{name: milliseconds(page) for name, page in pages.items()} for _ in range(5)]
     for name, page in pages.items():
-        print(f"{name:18} {min(one[name] for one in rounds):6.2f} ms {calls(page):7} calls")
+        print(f"{name:18} {min(one[name] for one in rounds):6.2f} ms {calls(page):7} calls {len(page()):7} bytes")
 
 
 if __name__ == "__main__":

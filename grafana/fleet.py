@@ -44,6 +44,7 @@ HELD = f"sum({GPUS} and on (run) {of_runs('node:ranks_alive:count')})"
 FIRING = of_runs("ALERTS", alertstate="firing")
 EVERYWHERE = of_cluster("ALERTS", alertstate="firing", severity="critical|warning|info")
 OF_BASELINE = f"(1 - max by (run) ({of_runs('run:speed_loss:ratio')}))"
+SCATTER = f"max by (run) ({of_runs('run:step_seconds:p99')}) / max by (run) ({of_runs('run:step_seconds:p50')})"
 POWER = of_cluster("node:gpu_power:watts")
 OF_RUNS = f"{POWER} * on (instance, uuid) group_left (run) {of_runs('node:gpu_rank:info')}"
 PER_JOULE = f"sum({of_runs('run:tokens:rate1m')} and on (run) ({OF_RUNS})) / sum({OF_RUNS})"
@@ -185,6 +186,11 @@ def use() -> list[Json]:
               "the ten that are furthest below it now. Lines near 100 % are good. One that falls: open it.",
               [query(f"{OF_BASELINE} and on (run) {worst}", "{{run}}")], "no run has a baseline yet", min=0,
               soft_max=WHOLE, w=8),
+        lines("Step time, p99 over p50", "none", "How much longer than the median step that one of all ranks' is which "
+              "1 % exceed, for the ten runs with most now. Near 1 is good. A run far above the others: single steps "
+              "stall; open it. Needs native histograms to be exact.",
+              [query(f"{SCATTER} and on (run) {at_end(f'topk(10, {SCATTER})')}", "{{run}}")],
+              "no run has made a step", min=0, soft_max=2, decimals=2, w=8),
         culprits(w=8, h=8),
         lines("Power", UNITS["watts"], "Mean board power of all GPUs. It should follow the productive GPUs. Full power "
               "with few productive: ranks wait in collectives, which take nearly as much power as work.",

@@ -133,17 +133,22 @@ def efficiency() -> list[Json]:
         lines("Tokens per second", "si:tok/s", "Tokens all ranks trained on. Flat is good. A step down that stays: "
               "MFU shows whether the model or the machines changed.",
               [named({"tokens": tokens} | day_before(tokens))], "not collected: needs tokens_per_step",
-              overrides=[DAY_BEFORE], min=0, w=8),
+              overrides=[DAY_BEFORE], min=0, w=12),
         lines("Goodput, and where the time goes", UNITS["ratio"], "Line: goodput, the share of all rank-time that goes "
               "into new steps; near 100 % is good. Areas: work, and what is lost by cause. Collective (waits for other "
               "ranks) and data lie inside steps; checkpoint: save less often or in the background; rework: more often.",
               [query(f"{steps} / {paid}", "goodput"),
                query(f"{worth} / {paid}", "work"),
                query(f"{lost} / ignoring (cause) group_left () {paid} > 0", "{{cause}}")],
-              "not accounted yet", stack=True, overrides=[*coloured(CAUSES), GOODPUT], min=0, max=1, w=8),
+              "not accounted yet", stack=True, overrides=[*coloured(CAUSES), GOODPUT], min=0, max=1, w=12),
         lines("MFU, HFU and achievable share", UNITS["ratio"], "Wall-clock shares of the dense peak: model FLOP/s, and "
               "FLOP/s with recomputation; and model FLOP/s as a share of what these GPUs reach at their power limit.",
-              [named(shares)], NO_MFU, min=0, w=8),
+              [named(shares)], NO_MFU, min=0, w=12),
+        lines("Step time over ranks", UNITS["seconds"], "Ordinary steps of all ranks within five minutes: the median "
+              "one, and the one that 1 % exceed. Close together is good. p99 alone up: single steps stall; see which "
+              "ranks are late. Scraped as text, p99 may be 41 % off; as native histograms, 2.5 %.",
+              [named({"p50": of_run("run:step_seconds:p50"), "p99": of_run("run:step_seconds:p99")})],
+              "no step completed in this range", min=0, w=12),
     ]  # fmt: skip
 
 

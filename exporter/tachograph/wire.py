@@ -58,6 +58,15 @@ HISTOGRAM_SCHEMA = 3
 HISTOGRAM_INDEX_RANGE = (-240, 240)
 """Buckets from 1 ns to 34 years of seconds at schema 3; anything outside is counted in the outermost bucket."""
 
+FINE_SCHEMA = 5
+"""Thirty-two buckets to a factor of two: bounds 2.2 % apart."""
+
+FINE_INDEX_RANGE = (-256, 288)
+"""Buckets from 3.9 ms to 512 s at FINE_SCHEMA; anything outside is counted in the outermost bucket."""
+
+MAX_FINE_BUCKETS = 320
+"""Of a rank that are not empty: as many as ten factors of two have."""
+
 OUTCOMES = ("finished", "failed")
 
 _SPECIAL = {"NaN": math.nan, "+Inf": math.inf, "Inf": math.inf, "-Inf": -math.inf}
@@ -122,16 +131,25 @@ def without_role(name: str, role: str) -> str:
     return name.removesuffix(f"/{role}") if role else name
 
 
-def bucket_index(value: float) -> int:
-    """Return the base-2 exponential bucket i with 2^((i-1)/2^3) < value <= 2^(i/2^3), clamped to the range.
+def bucket_index(value: float, schema: int = HISTOGRAM_SCHEMA) -> int:
+    """Return the base-2 exponential bucket i with 2^((i-1)/2^schema) < value <= 2^(i/2^schema), clamped to its range.
 
     The buckets of Prometheus' native histograms, so that they merge by adding at any level.
     """
-    low, high = HISTOGRAM_INDEX_RANGE
+    low, high = HISTOGRAM_INDEX_RANGE if schema == HISTOGRAM_SCHEMA else FINE_INDEX_RANGE
     if not value > 0:
         return low
-    exact = math.log2(value) * (1 << HISTOGRAM_SCHEMA)
+    exact = math.log2(value) * (1 << schema)
     return min(max(math.ceil(exact - 1e-9), low), high)  # log2 of a bound may come out a hair above its integer
+
+
+def reduced(fine: Mapping[int, int]) -> dict[int, int]:
+    """Return counts at FINE_SCHEMA as counts at HISTOGRAM_SCHEMA, exactly: four buckets become one."""
+    counts: dict[int, int] = {}
+    for index, count in fine.items():
+        coarse = -(-index >> FINE_SCHEMA - HISTOGRAM_SCHEMA)
+        counts[coarse] = counts.get(coarse, 0) + count
+    return counts
 
 
 def socket_path(environment: Mapping[str, str] | None = None) -> str:

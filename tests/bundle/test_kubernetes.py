@@ -131,6 +131,7 @@ def test_the_alertmanager_config_routes_as_shipped(write: Write, flags: list[str
     assert [one["name"] for one in spec["receivers"] if len(one) == 1] == ["null"]
 
 
+@pytest.mark.usefixtures("wide")
 def test_the_secret_and_its_keys_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of the chosen receivers, for without one of them the operator ignores the object."""
     assert command.main(["--out", str(tmp_path / "out"), "--format", "operator", "--receiver", "slack"]) == 0

@@ -7,7 +7,7 @@ from collections import Counter
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.index import METRICS, gpu_metrics
-from tachograph.catalog.metric import COUNTER, GAUGE, HISTOGRAM, INFO, PREFIX, Metric
+from tachograph.catalog.metric import COUNTER, GAUGE, HISTOGRAM, INFO, NATIVE_HISTOGRAM, PREFIX, Metric
 from tests.catalog.rows import every_row
 
 
@@ -30,7 +30,7 @@ def test_every_constant_is_a_row() -> None:
 def test_name(metric: Metric) -> None:
     """Prefix, lower case, and the suffix its kind asks for, and only that kind."""
     assert re.fullmatch(rf"{PREFIX}[a-z][a-z0-9_]*[a-z0-9]", metric.name)
-    assert metric.kind in (COUNTER, GAUGE, HISTOGRAM, INFO)
+    assert metric.kind in (COUNTER, GAUGE, HISTOGRAM, NATIVE_HISTOGRAM, INFO)
     assert (metric.kind == COUNTER) == metric.name.endswith("_total")
     assert (metric.kind == INFO) == metric.name.endswith("_info")
     assert not metric.name.endswith(("_count", "_sum", "_bucket", "_created"))

@@ -198,6 +198,8 @@ def families(metric: c.Metric) -> Iterator[tuple[str, dict[str, str], int, float
         }
         for combination in combinations:
             labels = fixed | dict(zip(own, combination, strict=True))
+            if metric.kind == c.NATIVE_HISTOGRAM:
+                continue  # scraped as text
             if metric.kind == c.HISTOGRAM:
                 for bound, share in (("0.25", 0.0), ("0.5", 0.9), ("1.0", 1.0), ("+Inf", 1.0)):
                     yield f"{metric.name}_bucket", labels | {"le": bound}, place, share

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.exposition import OPENMETRICS, TEXT
+from tachograph.node.exposition import OPENMETRICS, PROTOBUF, TEXT
+from tests.node.client_model import families
 
 UNIQUE = "0f8c1f0e-5b1c-4a64-9a5e-3c4f8a1b2d3e"
 NOBODY = 65534
@@ -232,7 +233,7 @@ def test_bye_is_its_own_state(exporter: Any, outcome: str, up: int) -> None:
 
 
 def test_formats_over_http(exporter: Any) -> None:
-    """The scrape is text or OpenMetrics as asked for, gzipped where that is accepted, with the right headers."""
+    """The scrape is text, OpenMetrics or protobuf as asked for, gzipped where that is accepted, and says so."""
     status, headers, body = exporter.get("/metrics")
     assert (status, headers["content-type"]) == (200, TEXT.content_type)
     assert body.startswith(b"# HELP")
@@ -242,6 +243,12 @@ def test_formats_over_http(exporter: Any) -> None:
     assert gzip.decompress(body).endswith(b"# EOF\n")
     _, headers, _ = exporter.get("/metrics", Accept_Encoding="gzip;q=0, identity")
     assert "content-encoding" not in headers
+    asked = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+    for encoding, read in (("identity", bytes), ("gzip", gzip.decompress)):
+        _, headers, body = exporter.get("/metrics", Accept=f"{asked},text/plain;q=0.5", Accept_Encoding=encoding)
+        assert (headers["content-type"], headers["vary"]) == (PROTOBUF.content_type, "Accept, Accept-Encoding")
+        names = [family.name for family in families(read(body))]
+        assert {"tachograph_exporter_info", "process_cpu_seconds_total"} <= set(names)
 
 
 def test_health_pages(exporter: Any) -> None:

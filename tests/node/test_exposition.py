@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tachograph.catalog import index as catalog
 from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
-from tachograph.node.exposition import OPENMETRICS, TEXT, Exposition, Form, negotiate, number, render
+from tachograph.node.exposition import OPENMETRICS, PROTOBUF, TEXT, Exposition, Form, negotiate, number, render
 from tachograph.node.histograms import Buckets, RunHistogram
 from tachograph.node.ranks.frames import Bye, Peer, State, decode
 from tachograph.node.samples import GpuSnapshot, Sample
@@ -220,11 +220,24 @@ PROMETHEUS_2 = (
 PROMETHEUS_3 = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;q=0.4,*/*;q=0.2"
 )
+DELIMITED = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+PROMETHEUS_2_NATIVE = f"{DELIMITED},{PROMETHEUS_2.replace('version=1.0.0,', 'version=1.0.0;q=0.8,')}"
+PROMETHEUS_3_NATIVE = (
+    f"{DELIMITED};escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,"
+    "text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
 
 
 @pytest.mark.parametrize(
     ("accept", "form"),
     [
+        (PROMETHEUS_2_NATIVE, PROTOBUF), (PROMETHEUS_3_NATIVE, PROTOBUF), (DELIMITED.upper(), PROTOBUF),
+        (f"{DELIMITED.replace(';', ' ; ')} , */*", PROTOBUF), (f"text/plain,{DELIMITED}", PROTOBUF),
+        (f"{DELIMITED};q=0.4,text/plain;q=0.5", TEXT), (f"{DELIMITED};q=0,*/*;q=0.1", TEXT), (f"{DELIMITED};q=0", TEXT),
+        (f"{DELIMITED};q=0.7,application/openmetrics-text;q=0.8", OPENMETRICS), (f"{DELIMITED};q=nan", TEXT),
+        (DELIMITED.replace("delimited", "text"), TEXT), (DELIMITED.replace("MetricFamily", "Metric"), TEXT),
+        ("application/vnd.google.protobuf", TEXT), ("application/*", TEXT),
         ("", TEXT), ("*/*", TEXT), ("text/html,application/xhtml+xml,*/*;q=0.8", TEXT), (PROMETHEUS_2, OPENMETRICS),
         (PROMETHEUS_3, OPENMETRICS), ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", TEXT),
         ("application/openmetrics-text;q=0.2,text/plain;q=0.9", TEXT), ("application/openmetrics-text;q=0", TEXT),
@@ -254,6 +267,6 @@ def test_what_is_kept_between_pages() -> None:
     for samples in (first, second, second, first, second):
         for form in (TEXT, OPENMETRICS):
             assert exposition.render(samples, form) == render(samples, form)
-    assert {name: set(kept) for name, kept in exposition._prefixes.items()} == {
+    assert {name: set(kept) for name, kept in exposition._beginnings._known.items()} == {
         up.name: {("r", "7")}, info.name: {('"', "\n")}, steps.name: {("r",)},
     }  # fmt: skip

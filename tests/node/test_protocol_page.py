@@ -200,7 +200,9 @@ def test_numbers() -> None:
         f"{given.ranks} ranks live", f"over {series.MAX_LABEL_BYTES} bytes", f"up to {wire.MAX_EVENTS}",
         f"| {given.retention / 60:g} min |", f"| {given.retention_finished / 60:g} min |",
         f"{wire.HISTOGRAM_INDEX_RANGE[1]}",
-        f"at schema {wire.HISTOGRAM_SCHEMA}", wire.SYSTEM_SOCKET, *(f"`{phase}`" for phase in catalog.PHASES),
+        f"at schema {wire.HISTOGRAM_SCHEMA}", f"schema {wire.FINE_SCHEMA}, in at most {wire.MAX_FINE_BUCKETS} buckets",
+        f"kept within −{-wire.FINE_INDEX_RANGE[0]} … {wire.FINE_INDEX_RANGE[1]}",
+        wire.SYSTEM_SOCKET, *(f"`{phase}`" for phase in catalog.PHASES),
         *(f"`{category}`" for category in catalog.FAILURE_REASONS),
         *(f"`{name}`" for name in (*catalog.RANK_JOB_INFO.labels[2:], *catalog.TRAIN_CONFIG_INFO.labels[2:])),
         *(f"`{row.key}`" for row in catalog.TRAIN_METRICS.values() if row.merged or row.concluded),
@@ -212,5 +214,5 @@ def test_numbers() -> None:
         f"up to {rank.MAX_DEVICES_BYTES:,} bytes", f"up to {wire.MAX_NAME_BYTES} bytes",
     ):  # fmt: skip
         assert words in PAGE, words
-    assert wire.bucket_index(0.25) == -16
+    assert (wire.bucket_index(0.25), wire.bucket_index(0.25, wire.FINE_SCHEMA)) == (-16, -64)
     assert (histograms.BOUNDS[0], histograms.BOUNDS[-1]) == (2.0**-7, 128.0)

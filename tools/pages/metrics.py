@@ -7,14 +7,15 @@ import textwrap
 from collections.abc import Sequence
 
 from tachograph.catalog.index import METRICS, OPERATIONS, OWN_PHASES, PHASES
-from tachograph.catalog.metric import ALL, FEW, GPU, HISTOGRAM, RANK, TRAIN_PREFIX, Metric
+from tachograph.catalog.metric import ALL, FEW, GPU, HISTOGRAM, NATIVE_HISTOGRAM, RANK, TRAIN_PREFIX, Metric
 
 _HEAD = f"""# Metrics
 
 Every family of the exporter, made by `make docs` from `exporter/tachograph/catalog/`.
 
 - Units are base units. A name ending in `_total` is a counter, which starts again with its process; one ending in
-  `_info` is always 1; the others are gauges, except for one *histogram*.
+  `_info` is always 1; the others are gauges, except for one *histogram* and one *native histogram*, which only the
+  [protobuf format](deploy/native-histograms.md) has.
 - A reading of 0 is a sample of 0. What a device or run lacks, or does not have yet, has no sample. Nor does a reading
   that failed: then `tachograph_gpu_up` or `tachograph_exporter_collector_success` is 0.
 - `phase` is one of `{"|".join(PHASES)}`, `op` one of
@@ -125,4 +126,5 @@ def _mark(row: Metric) -> str:
 
 def _meaning(row: Metric) -> str:
     """Return the help text without what the section says, and whether it is a histogram."""
-    return _SAID_ONCE.sub("", row.help) + (" *Histogram.*" if row.kind == HISTOGRAM else "")
+    kind = f" *{row.kind.capitalize()}.*" if row.kind in (HISTOGRAM, NATIVE_HISTOGRAM) else ""
+    return _SAID_ONCE.sub("", row.help) + kind

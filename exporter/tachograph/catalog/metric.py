@@ -8,6 +8,8 @@ PREFIX = "tachograph_"
 TRAIN_PREFIX = "tachograph_train_"
 
 COUNTER, GAUGE, HISTOGRAM, INFO = "counter", "gauge", "histogram", "info"
+NATIVE_HISTOGRAM = "native histogram"
+"""Of Prometheus: one series with all its buckets, which the text formats cannot show."""
 
 RANK = ("run", "rank")
 GPU = ("gpu", "uuid")

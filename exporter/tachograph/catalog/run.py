@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tachograph.catalog.metric import COUNTER, GAUGE, GPU, INFO, RANK, Rows
+from tachograph.catalog.metric import COUNTER, GAUGE, GPU, INFO, NATIVE_HISTOGRAM, RANK, Rows
 from tachograph.catalog.rank import OPERATIONS, PHASES, SET_BY, STATES, TIERS
 
 SPEED_UNITS = ("mfu", "tokens", "samples", "steps")
@@ -94,6 +94,10 @@ RUN_RANK_STEP = _row(
 RUN_STEP_SECONDS = _row(
     "run_step_seconds", GAUGE, "seconds", ("run",),
     "Usual step time of the run: the median of its ranks on this node.",
+)  # fmt: skip
+RUN_STEP_DISTRIBUTION = _row(
+    "run_step_distribution_seconds", NATIVE_HISTOGRAM, "seconds", ("run",),
+    "Wall time of ordinary steps, summed over the ranks of the run on this node; in the protobuf format alone.",
 )  # fmt: skip
 RUN_PROGRESS_AGE = _row(
     "run_progress_age_seconds", GAUGE, "seconds", ("run",),

@@ -7,9 +7,10 @@ tachograph_rank_up{run="llama-7b",rank="5"} 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 from tachograph.catalog.index import METRICS
 from tachograph.catalog.metric import COUNTER, GAUGE, INFO, Metric
@@ -22,6 +23,9 @@ _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
 _FAMILY_SUFFIX = {COUNTER: "_total", INFO: "_info"}
 """The suffix that OpenMetrics adds to a family's name in its samples."""
+T = TypeVar("T")
+Series = Mapping[tuple[str, ...], Sample | HistogramSample]
+"""The series of one family by their label values."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +35,32 @@ class Form:
     content_type: str
     media_types: tuple[str, ...]
     openmetrics: bool
+    parameters: frozenset[str] = frozenset()
+    """Those without which an entry of `Accept` means another format."""
 
 
 TEXT = Form("text/plain; version=0.0.4; charset=utf-8", ("text/plain", "text/*", "*/*"), False)
 OPENMETRICS = Form(
     "application/openmetrics-text; version=1.0.0; charset=utf-8", ("application/openmetrics-text",), True
 )
+PROTOBUF = Form(
+    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited",
+    ("application/vnd.google.protobuf",),
+    False,
+    frozenset({"proto=io.prometheus.client.metricfamily", "encoding=delimited"}),
+)
 
 
 def negotiate(accept: str) -> Form:
-    """Return the format that an `Accept` header prefers: OpenMetrics if it ranks at least as high as text."""
-    text = openmetrics = 0.0
+    """Return the format that an `Accept` header prefers; of equals the protobuf one, then OpenMetrics, then text."""
+    wanted = {PROTOBUF: 0.0, OPENMETRICS: 0.0, TEXT: 0.0}
     for entry in accept.split(","):
         media, *parameters = (part.strip().lower() for part in entry.split(";"))
-        quality = _quality(parameters)
-        if media in OPENMETRICS.media_types:
-            openmetrics = max(openmetrics, quality)
-        elif media in TEXT.media_types:
-            text = max(text, quality)
-    return OPENMETRICS if openmetrics > 0 and openmetrics >= text else TEXT
+        for form, quality in wanted.items():
+            if media in form.media_types and set(parameters) >= form.parameters:
+                wanted[form] = max(quality, _quality(parameters))
+    form = max(wanted, key=wanted.__getitem__)
+    return form if wanted[form] > 0 else TEXT
 
 
 def _quality(parameters: Iterable[str]) -> float:
@@ -60,55 +71,73 @@ def _quality(parameters: Iterable[str]) -> float:
         return 0.0
 
 
+def by_family(samples: Iterable[Sample | HistogramSample]) -> dict[str, Series]:
+    """Return the series of each family, in catalog order; of two samples of one series the later one wins."""
+    families: dict[str, dict[tuple[str, ...], Sample | HistogramSample]] = {}
+    for sample in samples:
+        try:
+            families[sample.metric.name][sample.labels] = sample
+        except KeyError:
+            families[sample.metric.name] = {sample.labels: sample}
+    ours = families.keys() & _ORDER.keys()
+    return {name: families[name] for name in (*sorted(ours, key=_ORDER.__getitem__), *sorted(families.keys() - ours))}
+
+
+class Beginnings(Generic[T]):
+    """The part of each series before its number, kept from one page to the next."""
+
+    def __init__(self, make: Callable[[Sample | HistogramSample], T]) -> None:
+        self._make = make
+        self._known: dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], T]]] = {}
+
+    def keep(self, families: Collection[str]) -> None:
+        """Forget all other families: ranks come and go, and choose their names."""
+        for name in self._known.keys() - families:
+            del self._known[name]
+
+    def of(self, name: str, series: Series) -> list[T]:
+        """Return the beginning of each series of a family."""
+        known = self._known.setdefault(name, {})
+        beginnings: list[T] = []
+        for labels, sample in series.items():
+            names = sample.metric.labels
+            found = known.get(labels)
+            if found is None or found[0] != names:
+                found = known[labels] = names, self._make(sample)
+            beginnings.append(found[1])
+        if len(known) > len(series):
+            self._known[name] = {labels: known[labels] for labels in series}
+        return beginnings
+
+
 class Exposition:
     """Renders samples as text; headers, and the part of each line before its number, are cached between pages."""
 
     def __init__(self) -> None:
-        self._prefixes: _Prefixes = {}
+        self._beginnings = Beginnings(_prefixes)
         self._headers: dict[tuple[str, bool], str] = {}
 
     def render(self, samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:
         """Return the samples as text, families in catalog order; of two samples of one series the later one wins."""
-        families: dict[str, dict[tuple[str, ...], Sample | HistogramSample]] = {}
-        for sample in samples:
-            try:
-                families[sample.metric.name][sample.labels] = sample
-            except KeyError:
-                families[sample.metric.name] = {sample.labels: sample}
-        # Only what this page uses stays cached: ranks come and go, and choose their names.
-        for name in self._prefixes.keys() - families.keys():
-            del self._prefixes[name]
+        families = by_family(samples)
+        self._beginnings.keep(families.keys())
         lines: list[str] = []
-        ours = families.keys() & _ORDER.keys()
-        for name in (*sorted(ours, key=_ORDER.__getitem__), *sorted(families.keys() - ours)):
-            series = families[name]
+        for name, series in families.items():
             if (name, form.openmetrics) not in self._headers:
                 self._headers[name, form.openmetrics] = _header(next(iter(series.values())).metric, form)
             lines.append(self._headers[name, form.openmetrics])
-            known = self._prefixes.setdefault(name, {})
-            starts: list[str] = []
-            values: list[float] = []
-            for labels, sample in series.items():
-                names = sample.metric.labels
-                found = known.get(labels)
-                if found is None or found[0] != names:
-                    found = known[labels] = names, _prefixes(sample)
+            beginnings = self._beginnings.of(name, series)
+            values = [sample.value for sample in series.values() if isinstance(sample, Sample)]
+            if values:
+                lines.extend(map(str.__add__, map(itemgetter(0), beginnings), _numbers(values)))
+                continue
+            for beginning, sample in zip(beginnings, series.values(), strict=True):
                 if isinstance(sample, HistogramSample):
-                    lines.extend(map("".join, zip(found[1], _histogram(sample), strict=True)))
-                else:
-                    starts.append(found[1][0])
-                    values.append(sample.value)
-            if len(known) > len(series):
-                self._prefixes[name] = {labels: known[labels] for labels in series}
-            lines.extend(map(str.__add__, starts, _numbers(values)))
+                    lines.extend(map("".join, zip(beginning, _histogram(sample), strict=True)))
         if form.openmetrics:
             lines.append("# EOF")
         lines.append("")
         return "\n".join(lines).encode()
-
-
-_Prefixes: TypeAlias = dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]]]
-"""For each family and each set of its label values: the label names, and the beginnings of its lines."""
 
 
 def render(samples: Iterable[Sample | HistogramSample], form: Form) -> bytes:

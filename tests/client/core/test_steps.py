@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import weakref
 from typing import Any
 
@@ -16,7 +17,8 @@ from tachograph.client.core.phases import PhaseClock
 from tachograph.client.core.scalars import number
 from tachograph.client.core.step_histogram import StepHistogram
 from tachograph.client.core.steps import PENDING_LIMIT, RING_LIMIT, ExposedWait, Step, StepRecord, step_record
-from tachograph.wire import bucket_index
+from tachograph.node.histograms import parse
+from tachograph.wire import FINE_INDEX_RANGE, FINE_SCHEMA, MAX_FINE_BUCKETS, bucket_index
 from tests.client.fake_cuda import Cuda, Tensor
 
 
@@ -86,7 +88,22 @@ def test_histogram_buckets_hold_their_values() -> None:
         histogram.observe(record(seconds))
     frame: dict[str, Any] = histogram.frame()
     assert (frame["count"], frame["sum"], frame["schema"]) == (5, pytest.approx(4.51), 3)
-    assert frame["buckets"] == {str(bucket_index(0.0)): 1, "-8": 2, "-7": 1, str(bucket_index(3.0)): 1}
+    assert frame["fine"] == {str(FINE_INDEX_RANGE[0]): 1, "-32": 2, "-31": 1, str(bucket_index(3.0, FINE_SCHEMA)): 1}
+    assert frame["buckets"] == {"-64": 1, "-8": 2, "-7": 1, str(bucket_index(3.0)): 1}
+
+
+def test_a_histogram_of_many_buckets_is_sent_coarse() -> None:
+    """Beyond what an exporter takes of fine buckets, a frame has the others alone."""
+    histogram = StepHistogram()
+    low = FINE_INDEX_RANGE[0]
+    for index in range(low, low + MAX_FINE_BUCKETS):
+        histogram.observe(record(2.0 ** (index / 2**FINE_SCHEMA)))
+    assert len(parse(json.loads(json.dumps(histogram.frame()))).counts) == MAX_FINE_BUCKETS
+    histogram.observe(record(500.0))
+    frame: dict[str, Any] = histogram.frame()
+    assert "fine" not in frame
+    assert sum(frame["buckets"].values()) == frame["count"] == MAX_FINE_BUCKETS + 1
+    assert parse(json.loads(json.dumps(frame))).fine is False
 
 
 def test_tagged_steps_are_counted_and_stay_out_of_the_histogram() -> None:

@@ -91,6 +91,7 @@ NOT_ON_THIS_FLEET = {
     "tachograph_run_amp_skipped_steps_total": "bf16 needs no scaler",
     "tachograph_run_checkpoint_free_ratio": "the simulated run saves nowhere",
     "tachograph_run_role_info": "the run has no roles",
+    "tachograph_run_step_distribution_seconds": "Prometheus scrapes text",
     "tachograph_supervisor_actions_total": "nobody supervises the run",
     "tachograph_supervisor_blind_seconds": "nobody supervises the run",
     "tachograph_supervisor_look_age_seconds": "nobody supervises the run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -454,6 +455,39 @@ def test_step_times_of_before_are_not_counted_again(table: Any) -> None:
     assert histogram(table) == (0, 0.0)
     table.tell(link, 71, histograms=STEPS)
     assert histogram(table) == (2, 1.0)
+
+
+FINE = {"step_seconds": STEP["step_seconds"] | {"fine": {"-33": 1, "-32": 1}}}
+FINES = {"step_seconds": STEPS["step_seconds"] | {"fine": {"-33": 1, "-32": 3}}}
+
+
+def native(table: Any) -> Mapping[int, int]:
+    (found,) = (s for s in table.samples() if s.metric.name == "tachograph_train_step_seconds")
+    return found.native
+
+
+def test_fine_buckets_survive_a_rank(table: Any, hand: Any) -> None:
+    """The native histogram never falls: not when a rank dies, leaves, is replaced, or sends again what it has sent."""
+    table.greet(first := Link())
+    table.greet(second := Link(), table.OTHER, rank=1)
+    table.tell(first, histograms=FINES)
+    table.tell(second, histograms=FINE)
+    assert native(table) == {-33: 2, -32: 4}
+    table.lost(second)
+    table.greet(second := Link(), table.OTHER, rank=1)  # the same process, over a new connection
+    table.tell(second, 2, histograms=FINE)
+    assert native(table) == {-33: 2, -32: 4}
+    table.tell(second, 3, histograms=FINES)
+    assert native(table) == {-33: 2, -32: 6}
+    table.lost(first)
+    hand.turn(901.0, table.tick)
+    assert native(table) == {-33: 2, -32: 6}
+    table.greet(first := Link(), attempt=1, pid=7)
+    table.tell(first, histograms=FINE)
+    assert (native(table), histogram(table)) == ({-33: 3, -32: 7}, (10, 5.0))
+    table.tell(first, 2, histograms={"step_seconds": FINE["step_seconds"] | {"fine": {"-33": 9, "-32": 0}}})
+    assert native(table) == {-33: 3, -32: 7}
+    assert table.dropped["counter_decrease"] == 1
 
 
 def test_bad_histograms_are_counted(table: Any, hand: Any) -> None:

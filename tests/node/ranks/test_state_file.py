@@ -53,6 +53,54 @@ def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any) -> No
     assert third.shown()["train_restarts_total", "r", "0"] == 2
 
 
+FINE = STEP | {"fine": {"-33": 1, "-32": 1}}
+
+
+def test_fine_buckets_go_on(table: Any, table_of: Any, two_gpus: Any) -> None:
+    """Each count of a native histogram is there once after a restart, of ranks with fine buckets and without."""
+
+    def native(of: Any) -> Any:
+        return next(each.native for each in of.samples() if each.metric.name == "tachograph_train_step_seconds")
+
+    table.greet(fine := object())
+    table.greet(coarse := object(), table.OTHER, rank=1)
+    table.tell(fine, histograms={"step_seconds": FINE})
+    table.tell(coarse, histograms={"step_seconds": STEP})
+    before = native(table)
+    assert before == {-33: 1, -32: 1, -34: 2}
+    after = restarted(table, table_of, two_gpus)
+    assert native(after) == before
+    after.greet(fine := object())
+    after.greet(coarse := object(), table.OTHER, rank=1)
+    for seq, link, said in ((2, fine, FINE), (2, coarse, STEP), (3, coarse, FINE)):
+        after.tell(link, seq=seq, histograms={"step_seconds": said})
+    assert native(after) == before
+
+
+def test_an_earlier_release_reads_the_file(table: Any) -> None:
+    """It knows classic counts of runs and coarse ones of ranks; after going back to it nothing is counted twice."""
+    table.greet(link := object())
+    table.tell(link, histograms={"step_seconds": FINE})
+    (run,) = table.saved("boot").runs
+    assert run.histograms["step_seconds"][0][12] == sum(run.histograms["step_seconds"][0]) == 2
+    assert run.processes[0].observed == {"step_seconds": ({-8: 2}, 1.0)}
+
+
+def test_a_file_of_an_earlier_release(table: Any, table_of: Any, two_gpus: Any) -> None:
+    """It has no fine buckets: the classic ones go on, and a rank that now sends fine ones counts once."""
+    table.greet(link := object())
+    table.tell(link, histograms={"step_seconds": STEP})
+    file = json.loads(saved_totals.encode(table.saved("boot")))
+    for part in (file["runs"][0], *file["runs"][0]["processes"]):
+        del part["fine"]
+    after = table_of(two_gpus)
+    after.restore(saved_totals.decode(json.dumps(file).encode()))
+    after.greet(link := object())
+    after.tell(link, seq=2, histograms={"step_seconds": FINE})
+    (found,) = (each for each in after.samples() if each.metric.name == "tachograph_train_step_seconds")
+    assert (found.cumulative[-1], found.sum) == (2, 1.0)
+
+
 @pytest.mark.parametrize("frame", [{"progress_time": 99.0}, {"metrics": {"steps_total": 5}}])
 def test_a_standstill_is_as_long_after_a_restart(
     table: Any, table_of: Any, two_gpus: Any, hand: Any, frame: dict[str, Any]
@@ -223,7 +271,7 @@ def test_what_many_users_ranks_have_left_costs_nobody_the_sums(
     table.tell(mine, seq=1, metrics={"lost_seconds_total": {"data": 7.0}})
     for uid in range(2000, 2064):
         for rank in range(512):
-            table._remember(uid, "x" * 100, rank, EarlierProcess(1, 1.0, 0, finished=True))
+            table._remember(uid, "x" * 180, rank, EarlierProcess(1, 1.0, 0, finished=True))
     assert len(saved_totals.encode(table.saved(""))) > MAX_BYTES
 
     async def body() -> None:

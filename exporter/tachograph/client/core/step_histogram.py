@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from tachograph.client.core.steps import StepRecord
-from tachograph.wire import HISTOGRAM_SCHEMA, bucket_index, encode_number
+from tachograph.wire import (
+    FINE_SCHEMA,
+    HISTOGRAM_SCHEMA,
+    MAX_FINE_BUCKETS,
+    bucket_index,
+    encode_number,
+    reduced,
+)
 
 
 class StepHistogram:
@@ -20,7 +27,7 @@ class StepHistogram:
             self._tagged[record.tag] = self._tagged.get(record.tag, 0) + 1
             return
         seconds = record.ended - record.began
-        index = bucket_index(seconds)
+        index = bucket_index(seconds, FINE_SCHEMA)
         self._buckets[index] = self._buckets.get(index, 0) + 1
         self._sum += seconds
 
@@ -29,10 +36,14 @@ class StepHistogram:
         return {"tagged_steps_total": dict(self._tagged)} if self._tagged else {}
 
     def frame(self) -> dict[str, object]:
-        """Return the histogram as the wire carries it."""
-        return {
+        """Return the histogram as the wire carries it: coarse, for every exporter, and fine for those that take it."""
+        fine, coarse = self._buckets, reduced(self._buckets)
+        frame: dict[str, object] = {
             "schema": HISTOGRAM_SCHEMA,
             "sum": encode_number(self._sum),
-            "count": sum(self._buckets.values()),
-            "buckets": {str(index): count for index, count in sorted(self._buckets.items())},
+            "count": sum(coarse.values()),
+            "buckets": {str(index): coarse[index] for index in sorted(coarse)},
         }
+        if len(fine) <= MAX_FINE_BUCKETS:
+            frame["fine"] = {str(index): fine[index] for index in sorted(fine)}
+        return frame

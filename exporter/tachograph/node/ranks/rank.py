@@ -205,7 +205,10 @@ class Rank:
         self.started, self.started_wall = saved.started, saved.started_wall
         self._progress, self._counted = ToldMoment(saved.progress, saved.progress_told), saved.steps
         self.series.merged = {key: dict(values) for key, values in saved.merged.items() if key in catalog.TRAIN_METRICS}
-        self._observed = {key: Buckets(counts, total) for key, (counts, total) in saved.observed.items()}
+        self._observed = {
+            key: Buckets(saved.fine.get(key, counts), total, key in saved.fine)
+            for key, (counts, total) in saved.observed.items()
+        }
 
     def saved(self) -> SavedProcess:
         """Return what `resume` needs."""
@@ -222,7 +225,8 @@ class Rank:
             heartbeat=self.heartbeat,
             finished=self.outcome == "finished",
             merged={key: dict(values) for key, values in self.series.merged.items()},
-            observed={key: (dict(seen.counts), seen.sum) for key, seen in self._observed.items()},
+            observed={key: (dict(seen.coarse()), seen.sum) for key, seen in self._observed.items()},
+            fine={key: dict(seen.counts) for key, seen in self._observed.items() if seen.fine},
             heard=self.heard,
             steps=self._counted,
             progress=self.progress,

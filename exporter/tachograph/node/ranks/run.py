@@ -6,7 +6,7 @@ from collections import deque
 from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
-from tachograph.node.histograms import HistogramSample, RunHistogram
+from tachograph.node.histograms import MOST, HistogramSample, RunHistogram, from_classic
 from tachograph.node.ranks.conclusions.run import RunConclusions
 from tachograph.node.ranks.frames import Hello
 from tachograph.node.ranks.rank import Rank, RankEvent
@@ -78,7 +78,11 @@ class Run:
             run=name,
             owner=self.owner,
             totals=self.totals.copy(),
-            histograms={key: histogram.copy() for key, histogram in self.histograms.items()},
+            histograms={
+                key: ([min(count, MOST) for count in histogram.classic()], histogram.sum)
+                for key, histogram in self.histograms.items()
+            },
+            fine={key: dict(histogram.counts) for key, histogram in self.histograms.items()},
             restarts=dict(self.restarts),
             processes=[*known, *self.absent.values()],
             role=self.role,
@@ -90,7 +94,7 @@ class Run:
         run = cls(saved.owner, saved.role)
         run.totals = RunTotals(saved.totals)
         run.histograms = {
-            key: RunHistogram(counts, total)
+            key: RunHistogram(saved.fine[key] if key in saved.fine else from_classic(counts), total)
             for key, (counts, total) in saved.histograms.items()
             if key in catalog.TRAIN_HISTOGRAMS
         }

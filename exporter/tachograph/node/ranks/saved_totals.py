@@ -56,7 +56,7 @@ class SavedProcess(msgspec.Struct, frozen=True):
     finished: bool
     merged: dict[str, dict[str, Sum]]
     observed: dict[str, tuple[dict[int, Count], Sum]]
-    """Wire key → counts by bucket index, sum."""
+    """Wire key → counts by bucket index at schema 3, which an earlier release reads, and sum."""
     heard: float | None = None
     steps: float = 0.0
     progress: float | None = None
@@ -67,6 +67,8 @@ class SavedProcess(msgspec.Struct, frozen=True):
     started_wall: float = 0.0
     end: SavedEnd | None = None
     progress_told: float | None = None
+    fine: dict[str, dict[int, Count]] = {}
+    """Wire key → the same counts at FINE_SCHEMA, of a rank that sends those."""
 
     def is_of(self, hello: Hello, peer: Peer) -> bool:
         """Return whether a hello comes from this process, in the same attempt."""
@@ -81,9 +83,12 @@ class SavedRun(msgspec.Struct, frozen=True):
     owner: int
     totals: dict[str, dict[str, Sum]]
     histograms: dict[str, tuple[list[Count], Sum]]
+    """Wire key → counts of the classic buckets, which an earlier release reads, and sum."""
     restarts: dict[int, Count]
     processes: list[SavedProcess]
     role: str = ""
+    fine: dict[str, dict[int, Count]] = {}
+    """Wire key → the same counts by bucket index at FINE_SCHEMA."""
 
 
 class SavedRank(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tachograph.node.ranks.saved_totals import SavedTotals, decode
 
-MAX_BYTES = 4 * 2**20
-"""Maximum size to write or read; 256 ranks with full histograms take a quarter of it."""
+MAX_BYTES = 8 * 2**20
+"""Maximum size to write or read; 256 ranks, each of a run of its own, with the fullest histograms take 6 MiB of it."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)

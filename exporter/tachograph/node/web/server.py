@@ -15,10 +15,11 @@ from pathlib import Path
 from aiohttp import web
 
 from tachograph.catalog import index as catalog
-from tachograph.node.exposition import Exposition, Form, negotiate
+from tachograph.node.exposition import PROTOBUF, Exposition, Form, negotiate
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
+from tachograph.node.protobuf import ProtobufExposition
 from tachograph.node.ranks.shares import Share
 from tachograph.node.samples import Sample
 from tachograph.node.unix_socket import UnixSocket
@@ -118,7 +119,7 @@ class Server:
         self._sockets = inherited or (lambda: listening_sockets(host, port))
         self._pages = pages
         self._shared = SharedPages(pages.generation)
-        self._exposition = Exposition()
+        self._exposition, self._protobuf = Exposition(), ProtobufExposition()
         self._lines = OncePerMinute(_log, time.monotonic)
         self._connections = HttpConnections(most, self._lines)
         self._passwords = Passwords()
@@ -263,7 +264,8 @@ class Server:
 
     async def _text(self, form: Form) -> bytes:
         async def make() -> bytes:
-            return self._exposition.render(self._pages.samples(), form)
+            samples = self._pages.samples()
+            return self._protobuf.render(samples) if form is PROTOBUF else self._exposition.render(samples, form)
 
         return await self._shared.get((form, "text"), make)
 
