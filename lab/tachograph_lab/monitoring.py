@@ -105,9 +105,11 @@ class Monitoring:
         labels = {"instance": self.node}
         self._write_targets("engines", [(address, {**labels, "run": run}) for run, address in engines.items()])
 
-    def _write_targets(self, file: str, targets: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    def _write_targets(
+        self, file: str, targets: Sequence[tuple[str, Mapping[str, str]]], of: str = "prometheus"
+    ) -> None:
         groups = [{"targets": [address], "labels": labels} for address, labels in targets]
-        path = self.folder / f"prometheus/targets/{file}.yml"
+        path = self.folder / of / f"targets/{file}.yml"
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(groups), encoding="utf-8")
         fresh.replace(path)

@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -53,6 +54,7 @@ class Pager:
         self._record = record
         self._pages: list[PagedAlert] = []
         self._known: set[tuple[str, str, str, str]] = set()
+        self._sent: Counter[tuple[str, str]] = Counter()
         self._changed = threading.Condition()
         self._server = _Server(("127.0.0.1", port), self._request_class())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="pager", daemon=True)
@@ -73,6 +75,11 @@ class Pager:
         with self._changed:
             return list(self._pages)
 
+    def times_sent(self, alert: str, status: str = FIRING) -> int:
+        """Return how many notifications had an alert, repeated ones and those of several Alertmanagers included."""
+        with self._changed:
+            return self._sent[alert, status]
+
     def wait_for(self, wanted: Callable[[PagedAlert], bool], seconds: float, after: float = 0.0) -> PagedAlert | None:
         """Return the first wanted alert received after Unix time `after`, None if `seconds` pass first."""
 
@@ -86,6 +93,7 @@ class Pager:
         """Accept a webhook notification (Alertmanager's version 4 format): a group, not all of which need be new."""
         now = time.time()
         with self._changed:
+            self._sent.update({(each["labels"]["alertname"], each["status"]) for each in notification["alerts"]})
             for alert in notification["alerts"]:
                 page = PagedAlert(
                     time=now,

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tachograph.alertmanager_api import Alertmanager
-from tachograph.bundle import merged
+from tachograph.bundle import merged, scale_out
+from tachograph.bundle.site import Site
 from tachograph.doctor import node_checks, prometheus_checks
 from tachograph.doctor.alertmanager_checks import TEST_PAGE, WATCHDOG, _arriving
 from tachograph.doctor.check_result import FAIL, OK, UNKNOWN
 from tachograph.doctor.command import main
 from tachograph.doctor.node_checks import is_here
-from tachograph.prometheus_api import LoadedRule, Prometheus
+from tachograph.prometheus_api import LoadedRule, Prometheus, TimeSeries
 from tachograph_lab import binaries
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import FIRING, RESOLVED, Pager
@@ -408,6 +410,55 @@ def test_the_advice_on_a_missing_job_can_be_followed(job: str, then: str) -> Non
 
     (found,) = prometheus_checks._jobs(Without("p"), [rule])
     assert found.then == then
+
+
+def test_a_level_is_asked_for_its_own_groups(tmp_path: Path) -> None:
+    """Of several cells and a level above, each has some groups only; one that lacks its own is told so."""
+    cells = tmp_path / "cells.yml"
+    cells.write_text(
+        "above: {prometheus: ['p:1'], alertmanager: ['a:1']}\ncells: {b: {nodes: [n]}}\n", encoding="utf-8"
+    )
+    files = scale_out.files(Site({}), scale_out.read(cells))
+
+    class Level(Prometheus):
+        without = ""
+
+        def __init__(self, level: str) -> None:
+            super().__init__("p")
+            self._level = level
+
+        def version(self) -> str:
+            return "Prometheus 3.5.0"
+
+        def rules(self) -> list[LoadedRule]:
+            texts = [text for name, text in files.items() if name.startswith(f"{self._level}/rules/")]
+            groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
+            return [
+                LoadedRule(group["name"], rule.get("record") or rule["alert"], rule["expr"], "ok", "")
+                for group in groups
+                for rule in group["rules"]
+                if group["name"] != self.without
+            ]
+
+        def targets(self) -> list[Any]:
+            return []
+
+        def instant(self, expression: str, at: float | None = None) -> list[Any]:
+            return [TimeSeries({"job": "tachograph"}, ((0.0, 1.0),))]
+
+        def alertmanagers(self) -> list[str]:
+            return ["http://a:1"] if self._level == "above" else []
+
+    for level, what in (("above", "it is the level above cells"), ("cells/b", "it is the Prometheus of a cell: ")):
+        found = list(prometheus_checks.checks(Level(level)))
+        assert {one.verdict for one in found} == {OK}
+        assert found[1].what.startswith(what)
+        assert found[2].what.startswith("all ")
+        partly = Level(level)
+        partly.without = "tachograph-nodes"
+        (wrong,) = (one.what for one in prometheus_checks.checks(partly) if one.verdict == FAIL)
+        assert wrong.startswith("1 of our ")
+        assert wrong.endswith("are not loaded: tachograph-nodes")
 
 
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_every_dimension_counts() -> None:
         (("--nodes", "512"), "One Prometheus holds this: it was measured with 4,096 ranks at such an interval, 512 of"),
         (("--nodes", "513"), "with 4,096 ranks at such an interval, and with 16,384 at 15s: scrape less often"),
         (("--nodes", "2048", "--scrape", "15s"), "it was measured with 16,384 ranks at such an interval, 2,048 of"),
-        (("--nodes", "2049", "--scrape", "15s"), "Take 2, each for nodes of its own. No rule reads across them"),
+        (("--nodes", "2049", "--scrape", "15s"), "Take 2 cells, each with a Prometheus for its nodes, and a level"),
         (("--nodes", "1", "--gpus", "1"), "1 node with 1 GPU, a rank on every GPU: 1 rank, scraped every 5 s"),
         (("--nodes", "128"), "logged 100 numbers 2 times a second instead: 204,800 points a second, 3.28 MB/s."),
         (("--nodes", "128"), "If rank 0 and one in 64 did: 3,200 points a second, 51.2 kB/s."),

@@ -12,6 +12,7 @@ from tools.pages.kernel import kernel_page
 from tools.pages.metrics import metrics_page
 from tools.pages.reference import reference_page, sample_file
 from tools.pages.runbooks import index_page
+from tools.pages.scale_out import example_files
 from tools.pages.xids import xids_page
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/xids.md": xids_page,
     "prometheus/rules/dcgm.yml": rules_page,
     "runbooks/README.md": index_page,
+    **example_files(),
 }
 """File -> what writes its text."""
 
@@ -33,6 +35,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 def main() -> None:
     """Write every page."""
     for path, text in PAGES.items():
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(text(), encoding="utf-8")
 
 

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from tachograph import duration
 from tachograph.command_line import CommandParser, versioned_json
+from tachograph.humanize import listed, plural
 from tachograph.printable import printable
 from tachograph.wrapping import columns, fitted, wrapped
 
 if TYPE_CHECKING:
     from tachograph.bundle.site import Site
 
+SCALE_OUT_FILE = Path()
+"""What `--check` without a file stands for."""
 RECEIVERS = ("webhook", "slack", "pagerduty", "email", "opsgenie", "teams", "telegram", "discord")
 WOKEN = (
     "receivers: tickets and runs of the tier dev go to {}, as nothing else was chosen: add --receiver email or slack"
@@ -35,7 +38,7 @@ def _parser() -> CommandParser:
         statuses={
             0: "written; with --check: nothing is missing; with --diff: nothing would change",
             1: "not written; with --check: something is missing; with --diff: this would change",
-            2: "wrong arguments, or not an Alertmanager configuration",
+            2: "wrong arguments, or not an Alertmanager configuration; a fault in --scale-out's file",
         },
     )
     action = parser.add_mutually_exclusive_group(required=True)
@@ -43,8 +46,18 @@ def _parser() -> CommandParser:
     action.add_argument(
         "--check",
         type=Path,
+        nargs="?",
+        const=SCALE_OUT_FILE,
         metavar="ALERTMANAGER.yml",
-        help="say what an Alertmanager configuration lacks, and which alerts would not arrive with it",
+        help="say what an Alertmanager configuration lacks, and which alerts would not arrive with it; "
+        "with --scale-out and no file: say what is wrong there",
+    )
+    parser.add_argument(
+        "--scale-out",
+        type=Path,
+        metavar="FILE",
+        help="YAML that names cells, each with a Prometheus for its nodes, and the level above, which judges the runs; "
+        "--out then writes the files of each",
     )
     parser.add_argument(
         "--format",
@@ -90,9 +103,28 @@ def main(arguments: Sequence[str]) -> int:
             parser.error("--diff goes with --out")
         if given.json and not given.check:
             parser.error("--json goes with --check")
+        if given.check and (given.check == SCALE_OUT_FILE) != bool(given.scale_out):
+            parser.error("--check takes the configuration of an Alertmanager, or none with --scale-out FILE")
+        if given.scale_out and (given.json or given.format != "prometheus"):
+            parser.error("--scale-out goes without --json and with --format prometheus")
     except SystemExit as end:
         return int(end.code or 0)
-    return _check(given.check, as_json=given.json) if given.check else _write(given)
+    if given.check is None:
+        return _write(given)
+    return _check_cells(given.scale_out) if given.scale_out else _check(given.check, as_json=given.json)
+
+
+def _check_cells(path: Path) -> int:
+    from tachograph.bundle import scale_out  # YAML is in an extra
+
+    try:
+        found = scale_out.read(path)
+    except scale_out.ScaleOutError as error:
+        return _fail(str(error), 2)
+    nodes = sum(map(len, found.cells.values()))
+    print(fitted(f"{path} is right: {plural(len(found.cells), 'cell')} with {plural(nodes, 'node')}."))
+    _print(f"next: tachograph bundle --scale-out {path} --out DIR")
+    return 0
 
 
 def _check(path: Path, *, as_json: bool) -> int:
@@ -126,7 +158,7 @@ def _check(path: Path, *, as_json: bool) -> int:
 
 
 def _write(given: argparse.Namespace) -> int:
-    from tachograph.bundle import folder, rules
+    from tachograph.bundle import folder, rules, scale_out
     from tachograph.bundle.site import Site
 
     out: Path = given.out.resolve()  # Prometheus reads a relative path from its own folder
@@ -137,11 +169,14 @@ def _write(given: argparse.Namespace) -> int:
             return _fail(f"{out} is not a folder", 2)
         if not (given.force or given.diff) and out.is_dir() and any(out.iterdir()):
             return _fail(f"{out} is not empty: choose another folder, or write into it with --force", 2)
-        files, said = FORMATS[given.format](site, out)
+        if given.scale_out:
+            files, said = _cells(site, out, given.scale_out)
+        else:
+            files, said = FORMATS[given.format](site, out)
         if given.diff:
             return _show(folder.changes(out, files))
         edited = folder.write(out, files)
-    except rules.RuleSourceError as error:
+    except (rules.RuleSourceError, scale_out.ScaleOutError) as error:
         return _fail(str(error), 2)
     except OSError as error:
         return _fail(f"{error.filename or out}: {error.strerror}", 1)
@@ -203,17 +238,36 @@ Written = tuple[Mapping[str, str], Sequence[str]]
 
 def _plain(site: Site, out: Path) -> Written:
     files = site.files()
-    said = [
+    return files, [
         f"{out}/prometheus.yml: for a new Prometheus; its first lines say how to start it, targets/ names the nodes",
         f"{out}/rules: {_count(files, 'rules/')} rule files; in a Prometheus of yours: rule_files: [{out}/rules/*.yml]",
+        *_beside_rules(site, out, files),
+        f"next: promtool check rules {out}/rules/*.yml && tachograph bundle --check YOUR-ALERTMANAGER.yml",
+    ]
+
+
+def _cells(site: Site, out: Path, path: Path) -> Written:
+    """Return the same for cells and the level above that a file names; raise ScaleOutError."""
+    from tachograph.bundle import scale_out
+
+    found = scale_out.read(path)
+    files = scale_out.files(site, found)
+    return files, [
+        f"{out}/cells: a folder for the Prometheus of each cell ({listed(list(found.cells))})",
+        f"{out}/above: for the Prometheus that judges runs, on {listed(found.prometheus)}; see its first lines",
+        *_beside_rules(site, out, files),
+        f"next: promtool check config {out}/cells/*/prometheus.yml {out}/above/prometheus-*.yml",
+    ]
+
+
+def _beside_rules(site: Site, out: Path, files: Mapping[str, str]) -> list[str]:
+    return [
         *_applied_by(site, f"{out}/exporter.yml: the --config of every exporter, or part of it"),
         f"{out}/alertmanager: alertmanager.yml for a dedicated Alertmanager, subroute.yml to merge into yours",
         f"{out}/dashboards: {_count(files, 'dashboards/')} dashboards; the data source's uid is `prometheus`",
         f"{out}/runbooks: {_count(files, 'runbooks/')} runbooks; serve them at --runbook-url",
         *_secrets(site, files["alertmanager/alertmanager.yml"]),
-        f"next: promtool check rules {out}/rules/*.yml && tachograph bundle --check YOUR-ALERTMANAGER.yml",
     ]
-    return files, said
 
 
 def _secrets(site: Site, text: str) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from tachograph.bundle import rules
+from tachograph.bundle import levels, rules
+from tachograph.bundle.scale_out import CELLS_GROUP
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
 from tachograph.http_client import without_password
 from tachograph.humanize import listed, plural
@@ -20,18 +22,41 @@ def checks(prometheus: Prometheus) -> Iterator[CheckResult]:
     """Yield the results of a Prometheus; raise PrometheusError where it does not answer."""
     version = prometheus.version()
     yield ok(f"{version} at {prometheus.url}")
-    shipped = {name for path in rules.sources() for name in _groups_of(path.read_text(encoding="utf-8"))}
+    shipped = rules.all_rendered({})
     if not version.startswith("Prometheus "):
-        yield from _store(prometheus, shipped)
+        yield from _store(prometheus, _groups_of(shipped))
         return
-    loaded = [rule for rule in prometheus.rules() if rule.group in shipped]
-    yield from _rules(loaded, shipped)
+    known = _groups_of(shipped) | {CELLS_GROUP}
+    ours = [rule for rule in prometheus.rules() if rule.group in known]
+    level = _level(ours, levels.split(shipped, ()))
+    if level:
+        yield ok(f"it is {level.what}")
+    groups = _groups_of(level.files if level else shipped)
+    loaded = [rule for rule in ours if rule.group in groups]
+    yield from _rules(loaded, groups)
     yield from _jobs(prometheus, loaded)
     yield from _scrapes(prometheus)
     if found := prometheus.alertmanagers():
         yield ok(f"it sends alerts to {listed([without_password(url) for url in found])}")
-    else:
+    elif not (level and level.silent):
         yield fail("it knows no Alertmanager", "name all its peers in `alerting: alertmanagers:` of prometheus.yml")
+
+
+class _Level(NamedTuple):
+    """One of several levels, its rule files, and whether it has no alerts."""
+
+    what: str
+    files: Mapping[str, str]
+    silent: bool
+
+
+def _level(loaded: Sequence[LoadedRule], split: levels.Levels) -> _Level | None:
+    """Return the level that the loaded rules are those of, none if they are of a Prometheus alone."""
+    if any(rule.group == CELLS_GROUP for rule in loaded):
+        return _Level("the level above cells", split.above, silent=False)
+    if loaded and {rule.name for rule in loaded} <= split.below:
+        return _Level("the Prometheus of a cell: alerts come from the level above", split.cell, silent=True)
+    return None
 
 
 def _store(prometheus: Prometheus, shipped: set[str]) -> Iterator[CheckResult]:
@@ -51,8 +76,8 @@ def _store(prometheus: Prometheus, shipped: set[str]) -> Iterator[CheckResult]:
     )
 
 
-def _groups_of(text: str) -> list[str]:
-    return re.findall(r"^  - name: (\S+)$", text, re.MULTILINE)
+def _groups_of(files: Mapping[str, str]) -> set[str]:
+    return {name for text in files.values() for name in re.findall(r"^  - name: (\S+)$", text, re.MULTILINE)}
 
 
 def _rules(loaded: Sequence[LoadedRule], shipped: set[str]) -> Iterator[CheckResult]:

@@ -98,9 +98,10 @@ def _form(fleet: PlannedFleet, found: FleetCost) -> Iterator[str]:
         yield "  tachograph bundle --scrape-interval 15s"
     else:
         yield (
-            f"One Prometheus was measured with {found.largest_ranks:,} ranks, at 15s. Take {found.servers}, each for "
-            "nodes of its own. No rule reads across them, so a run must stay within the nodes of one."
+            f"One Prometheus was measured with {found.largest_ranks:,} ranks, at 15s. Take {found.servers} cells, each "
+            "with a Prometheus for its nodes, and a level above, which judges runs over several of them:"
         )
+        yield "  tachograph bundle --scale-out CELLS.yml --scrape-interval 15s"
 
 
 def _bytes(size: float) -> str:

@@ -28,7 +28,7 @@ from tachograph_lab.scenario import INCIDENTS, Scenario, ScenarioError, load
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS, SCRAPE_SECONDS
 
 WIDTH = 110
-PROMETHEUS = "prometheus"
+PROMETHEUS, CELLS = "prometheus", "cells"
 _NUMBER = re.compile(r"0*(\d+)([a-z]?)")
 STYLES = {"ok": "bold green", "FAIL": "bold red", "MISSING": "red", "WRONG": "red", "EXTRA": "red", "error": "red"}
 """The style of a line by its first word."""
@@ -141,6 +141,7 @@ def _play(scenarios: Sequence[Scenario], options: argparse.Namespace, console: C
 
 def play_live(scenario: Scenario, suite: str, store: str = PROMETHEUS) -> Outcome:
     """Replay one scenario in real time, printing each page as it is received."""
+    from tachograph_lab.live.cells import CellFleet
     from tachograph_lab.live.victoria import VictoriaFleet
     from tachograph_lab.live.watched_fleet import WatchedFleet, replay_live
 
@@ -151,8 +152,8 @@ def play_live(scenario: Scenario, suite: str, store: str = PROMETHEUS) -> Outcom
         minutes, seconds = divmod(int(time.monotonic() - began), 60)
         print(printable(f"  {name} {minutes:3d}:{seconds:02d}  {line}"), flush=True)
 
-    watch = VictoriaFleet if store == binaries.VICTORIA else WatchedFleet
-    verdict = replay_live(scenario, suite, note, watch)
+    watch = {PROMETHEUS: WatchedFleet, CELLS: CellFleet, binaries.VICTORIA: VictoriaFleet}
+    verdict = replay_live(scenario, suite, note, watch[store])
     return Outcome(scenario, verdict, time.monotonic() - began)
 
 
@@ -218,9 +219,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--live", action="store_true", help="in real time, with real exporters, Prometheus and Alertmanager"
     )
     parser.add_argument(
-        "--store", choices=(PROMETHEUS, binaries.VICTORIA), default=PROMETHEUS,
-        help="with --live, what scrapes, stores and evaluates: prometheus, or VictoriaMetrics with its vmagent and "
-        "vmalert (prometheus)",
+        "--store", choices=(PROMETHEUS, CELLS, binaries.VICTORIA), default=PROMETHEUS,
+        help="with --live, what scrapes, stores and evaluates: prometheus, two cells and a level above, or "
+        "VictoriaMetrics with its vmagent and vmalert (prometheus)",
     )  # fmt: skip
     parser.add_intervals()
     parser.add_jobs()

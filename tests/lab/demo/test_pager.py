@@ -47,6 +47,8 @@ def test_a_repetition_is_no_second_page() -> None:
         send(pager, alert("RankDead", RESOLVED), alert("RunHung"))
         send(pager, alert("RankDead", started="2025-11-21T06:00:00Z"))
         told = [(page.alert, page.status) for page in pager.pages()]
+        assert (pager.times_sent("RankDead"), pager.times_sent("RunHung")) == (3, 2)
+        assert (pager.times_sent("RankDead", RESOLVED), pager.times_sent("RunHung", RESOLVED)) == (1, 0)
     assert told == [("RankDead", FIRING), ("RunHung", FIRING), ("RankDead", RESOLVED), ("RankDead", FIRING)]
 
 

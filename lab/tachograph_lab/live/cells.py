@@ -1,0 +1,93 @@
+"""A fleet in two cells, as `tachograph bundle --scale-out` has it: a Prometheus in each, and a level above, twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tachograph.bundle import scale_out
+from tachograph.bundle.site import Site
+from tachograph_lab import binaries
+from tachograph_lab.live.watched_fleet import WatchedFleet
+from tachograph_lab.monitoring import SHIPPED_PAGER
+from tachograph_lab.processes import free_port
+from tachograph_lab.scenario import Scenario
+from tachograph_lab.scenario.definition import SCRAPE_SECONDS
+
+CELLS = ("a", "b")
+REPLICAS = ("0", "1")
+
+
+class CellFleet(WatchedFleet):
+    """A scenario's fleet of which the first half of the nodes is cell a and the others cell b.
+
+    Two replicas of the level above judge its runs, and a pair of Alertmanagers notifies. A page takes two more writes.
+    """
+
+    parts: Sequence[str] = (
+        *(f"alertmanager-{each}" for each in REPLICAS), *(f"above-{each}" for each in REPLICAS),
+        *(f"cell-{each}" for each in CELLS),
+    )  # fmt: skip
+    store = "above-0"
+    ruler = "above-0"
+    later_seconds = 10.0
+
+    def __init__(self, scenario: Scenario, folder: Path, pager_url: str, *, suite: str = binaries.SYSTEM) -> None:
+        super().__init__(scenario, folder, pager_url, suite=suite)
+        nodes = list(
+            dict.fromkeys(run.fleet.node_name(n) for run in scenario.every_run for n in range(run.fleet.nodes))
+        )
+        half = (len(nodes) + 1) // 2
+        self.cells: Mapping[str, Sequence[str]] = dict(zip(CELLS, (nodes[:half], nodes[half:]), strict=True))
+        self._gossip = {replica: free_port() for replica in REPLICAS}
+
+    def _programs(self) -> dict[str, Path]:
+        found = super()._programs()
+        kinds = {"alertmanager": "alertmanager", "above": "prometheus", "cell": "prometheus"}
+        return {part: found[kinds[part.partition("-")[0]]] for part in self.parts}
+
+    def _arguments(self, part: str) -> list[str]:
+        kind, _, name = part.partition("-")
+        if kind == "alertmanager":
+            return [
+                f"--config.file={self.folder / 'alertmanager/alertmanager.yml'}",
+                f"--storage.path={self._data(part)}",
+                f"--web.external-url={self.url(part)}",
+                f"--cluster.listen-address=127.0.0.1:{self._gossip[name]}",
+                *(f"--cluster.peer=127.0.0.1:{port}" for other, port in self._gossip.items() if other != name),
+            ]
+        above = kind == "above"
+        file = f"above/prometheus-{name}.yml" if above else f"cells/{name}/prometheus.yml"
+        return [
+            f"--config.file={self.folder / file}",
+            f"--storage.tsdb.path={self._data(part)}",
+            f"--web.external-url={self.url(part)}",
+            "--rules.alert.for-grace-period=15s",
+            *(["--web.enable-remote-write-receiver"] if above else []),
+        ]
+
+    def _render(self) -> None:
+        """Write the bundle; only addresses differ from it."""
+        seconds = round(self._scenario.scrape)
+        site = Site({}, scrape_seconds=0 if seconds == SCRAPE_SECONDS else seconds)
+        above, alertmanagers = (
+            [self.address(f"{kind}-{each}") for each in REPLICAS] for kind in ("above", "alertmanager")
+        )
+        plan = scale_out.ScaleOut(self.cells, scale_out.PORTS, above, alertmanagers)
+        for part in ("above", "cells", "alertmanager"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)
+        for name, text in scale_out.files(site, plan).items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace(SHIPPED_PAGER, self._pager_url), encoding="utf-8")
+        for cell in CELLS:
+            path = self.folder / f"cells/{cell}/targets/prometheus.yml"
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace("localhost:9090", self.address(f"cell-{cell}")), encoding="utf-8")
+
+    def aim(self, file: str, instances: Mapping[str, str]) -> None:
+        """Write the targets of a file to each cell's `targets/`: those of its nodes."""
+        for cell, nodes in self.cells.items():
+            targets = [(address, {"instance": name}) for name, address in instances.items() if name in nodes]
+            self._write_targets(file, targets, f"cells/{cell}")
