@@ -11,6 +11,8 @@ from statistics import median
 import pytest
 import yaml
 
+from tachograph.findings.kinds import severities
+
 RULES = Path(__file__).resolve().parents[2] / "prometheus"
 BUDGETS = {
     "recorded series": 150,
@@ -74,7 +76,9 @@ def found() -> dict[str, float]:
     for rule in rules:
         if "alert" in rule:
             alerts[rule["alert"]] |= reads(rule["expr"], names)
-    pages = {rule["alert"] for rule in rules if "alert" in rule and rule["labels"]["severity"] == "critical"}
+    pages = {
+        rule["alert"] for rule in rules if "alert" in rule and "critical" in severities(rule["labels"]["severity"])
+    }
     rests = {alert: 1 + max((deep[name] for name in given), default=0) for alert, given in alerts.items()}
     far = rests.values()
     texts = [text for rule in rules for text in rule.get("annotations", {}).values()]
