@@ -294,7 +294,9 @@ def test_recorded_series_are_named_by_level_metric_and_operation(rules: Rules, c
 
 def queries(text: str) -> Iterator[str]:
     """Yield the PromQL that a template runs, with its placeholders filled."""
-    for literal in re.findall(r'"((?:[^"\\]|\\.)*)"(?=(?:[^"{}]|"\.[+*]")*\| query|\s*\}\}?)|query "((?:[^"\\]|\\.)*)"', text):
+    for literal in re.findall(
+        r'"((?:[^"\\]|\\.)*)"(?=(?:[^"{}]|"\.[+*]")*\| query|\s*\}\}?)|query "((?:[^"\\]|\\.)*)"', text
+    ):
         expression = "".join(literal).replace('\\"', '"').replace("offset %s", "offset 5m")
         if "(" in expression or "{" in expression:
             filled = (
