@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.findings import kinds
 from tachograph_lab.processes import Children, answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ def severities(rules: list[dict[str, Any]]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for rule in rules:
         if "alert" in rule:
-            found.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+            found.setdefault(rule["alert"], set()).update(kinds.severities(rule["labels"]["severity"]))
     return found
 
 

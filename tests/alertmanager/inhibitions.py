@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from tachograph.findings import kinds
+
 ROOT = Path(__file__).resolve().parents[2]
 Alert = tuple[str, str]
 """Name and severity."""
@@ -29,7 +31,7 @@ def severities() -> dict[str, set[str]]:
         for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]:
             for rule in group["rules"]:
                 if "alert" in rule:
-                    found.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+                    found.setdefault(rule["alert"], set()).update(kinds.severities(rule["labels"]["severity"]))
     return found
 
 

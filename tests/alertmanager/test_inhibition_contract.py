@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tachograph.duration import parse
+from tachograph.findings.kinds import severities
 
 ROOT = Path(__file__).resolve().parents[2]
 HERO_PAGES = {
@@ -86,7 +87,12 @@ def test_no_circle_of_inhibitions() -> None:
 
 def test_an_alert_of_another_run_silences_nothing(rules: list[dict[str, Any]]) -> None:
     """Ranks choose the run and the tier: a rule compares the run, or its source names none, or what it is of pages."""
-    tiered = {(rule["alert"], rule["labels"]["severity"]) for rule in rules if "tier" in rule.get("labels", {})}
+    tiered = {
+        (rule["alert"], severity)
+        for rule in rules
+        if "tier" in rule.get("labels", {})
+        for severity in severities(rule["labels"]["severity"])
+    }
     for rule, one in zip(inhibitions.configured(), inhibitions.inhibitions(), strict=True):
         told = {matcher for matcher in rule["source_matchers"] if matcher.startswith(("run=", "tier"))}
         guarded = told & {'run=""', 'tier!="dev"', 'tier=~"standard|hero"'}
@@ -101,8 +107,8 @@ def labels(rules: list[dict[str, Any]]) -> Mapping[tuple[str, str], frozenset[st
     checker = load(ROOT / "tests/rules/test_contract.py").checker_of(rules)
     found: dict[tuple[str, str], frozenset[str]] = {}
     for rule in rules:
-        if "alert" in rule:
-            alert = (rule["alert"], rule["labels"]["severity"])
+        for severity in severities(rule["labels"]["severity"]) if "alert" in rule else ():
+            alert = (rule["alert"], severity)
             found[alert] = found.get(alert, frozenset()) | checker.check(rule["expr"])
     return found
 
@@ -128,9 +134,10 @@ def test_the_lists_of_the_documentation_are_what_is_configured() -> None:
 def test_what_silences_a_hang_outlasts_it(rules: list[dict[str, Any]]) -> None:
     """Or the hang would be paged when both are over."""
     kept = {
-        (rule["alert"], rule["labels"]["severity"]): parse(rule.get("keep_firing_for", "0s"))
+        (rule["alert"], severity): parse(rule.get("keep_firing_for", "0s"))
         for rule in rules
         if "alert" in rule
+        for severity in severities(rule["labels"]["severity"])
     }
     hang = ("RunHung", "critical")
     causes = {source for one in inhibitions.inhibitions() if hang in one.targets for source in one.sources}

@@ -19,6 +19,12 @@ from tools.mutation.trial import read
 
 ROOT = Path(__file__).resolve().parents[2]
 
+RUNS = ROOT / "prometheus/rules/runs.yml"
+WRITTEN = {
+    "run:checkpoint_step:max", "run:checkpoint_age_seconds:min", "run:cost:info", "run:last_save:age_seconds",
+}  # fmt: skip
+"""What texts in many files read."""
+
 Promtool = Callable[..., str]
 RuleTests = Callable[..., None]
 Behave = Callable[..., None]
@@ -58,6 +64,12 @@ def asserted(scenario: Mapping[str, Any], reach: Reach) -> set[str]:
     return found
 
 
+def written(files: RuleFiles) -> list[dict[str, Any]]:
+    """Return the rules that record what texts read, if runs.yml is not loaded anyway."""
+    rules = [] if "runs" in files else rules_of(RUNS)["groups"][0]["rules"]
+    return [rule for rule in rules if rule.get("record") in WRITTEN]
+
+
 def apart(test: Mapping[str, Any], files: RuleFiles, folder: Path, *, whole: bool) -> Iterator[Path]:
     """Write each scenario beside the rules that its assertions are about and all that these read; yield the files."""
     for number, scenario in enumerate(test["tests"]):
@@ -72,7 +84,7 @@ def apart(test: Mapping[str, Any], files: RuleFiles, folder: Path, *, whole: boo
                 for group in content["groups"]
             ]
             (own / f"{stem}.yml").write_text(json.dumps({"groups": groups}), encoding="utf-8")  # JSON is YAML
-        first = {"groups": [{"name": GROUP, "rules": node_series(scenario)}]}
+        first = {"groups": [{"name": GROUP, "rules": [*node_series(scenario), *written(files)]}]}
         (own / f"{GROUP}.yml").write_text(json.dumps(first), encoding="utf-8")
         names = [f"{stem}.yml" for stem in (GROUP, *files)]
         order = [

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tachograph.catalog import index as catalog
+from tachograph.findings.kinds import severities
 
 ROOT = Path(__file__).resolve().parents[2]
 DCGM_RULES = "dcgm.yml"
@@ -211,7 +212,7 @@ def checker(rules: Rules) -> Checker:
 
 
 def alerts(rules: Rules) -> list[tuple[str, dict[str, Any]]]:
-    """Return every alert with its name; one that is a page here and a ticket there stands twice."""
+    """Return every alert with its name."""
     return [(rule["alert"], rule) for rule in rules if "alert" in rule]
 
 
@@ -295,7 +296,9 @@ def test_recorded_series_are_named_by_level_metric_and_operation(rules: Rules, c
 
 def queries(text: str) -> Iterator[str]:
     """Yield the PromQL that a template runs, with its placeholders filled."""
-    for literal in re.findall(r'"((?:[^"\\]|\\.)*)"(?=[^"{}]*\| query|\s*\}\}?)|query "((?:[^"\\]|\\.)*)"', text):
+    for literal in re.findall(
+        r'"((?:[^"\\]|\\.)*)"(?=(?:[^"{}]|"\.[+*]")*\| query|\s*\}\}?)|query "((?:[^"\\]|\\.)*)"', text
+    ):
         expression = "".join(literal).replace('\\"', '"').replace("offset %s", "offset 5m")
         if "(" in expression or "{" in expression:
             filled = (
@@ -325,10 +328,12 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
     stops_a_run = {
         name
         for name, rule in alerts(rules)
-        if rule["labels"]["severity"] == "critical" and "run" in checker.check(rule["expr"])
+        if "critical" in severities(rule["labels"]["severity"]) and "run" in checker.check(rule["expr"])
     }
     for name, rule in alerts(rules):
-        assert rule["labels"]["severity"] in SEVERITIES, name
+        marked = severities(rule["labels"]["severity"])
+        assert set(marked) <= SEVERITIES, name
+        assert ("severity" in checker.check(rule["expr"])) == (len(marked) > 1), f"{name} marks tickets, and has none"
         assert rule["labels"]["component"] == "tachograph", name
         assert rule["labels"].keys() | checker.check(rule["expr"]) <= ALERT_LABELS, name
         notes = rule["annotations"]
@@ -341,19 +346,20 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
         assert notes["runbook_url"] == RUNBOOK_URL.format(name)
         url = re.match(r"http://localhost:3000/d/tachograph-(\w+)/\1(\?|$)", notes["dashboard_url"])
         assert url, name
+        if url[1] in ("run", "node"):
+            filtered = set(re.findall(r"var-(\w+)=", notes["dashboard_url"]))
+            assert filtered == given & {"run", "rank" if url[1] == "run" else "instance"}, name
         assert "$value" not in str(rule["labels"]), name
         culprit = re.findall(r"\$labels\.(\w+)", notes["description"])
         assert name in NOBODYS or {"run", "instance"} & set(culprit), f"{name} names nobody"
 
 
-def test_an_alert_of_two_severities_has_the_same_annotations(rules: Rules) -> None:
-    """An alert that is a page for one run and a ticket for another differs in severity and in no annotation."""
-    annotations: dict[str, dict[str, Any]] = {}
-    severities = set()
+def test_each_alert_is_one_rule_or_one_with_a_rank_and_one_without(rules: Rules, checker: Checker) -> None:
+    """Then the labels differ, and no alert of one rule is ever one of the other, which would end it."""
+    ranks: dict[str, list[bool]] = {}
     for name, rule in alerts(rules):
-        assert annotations.setdefault(name, rule["annotations"]) == rule["annotations"], name
-        assert (name, rule["labels"]["severity"]) not in severities, f"{name} stands twice"
-        severities.add((name, rule["labels"]["severity"]))
+        ranks.setdefault(name, []).append("rank" in checker.check(rule["expr"]))
+    assert {name: found for name, found in ranks.items() if len(found) > 1 and found != [True, False]} == {}
 
 
 def test_every_group_has_an_interval() -> None:
@@ -386,7 +392,7 @@ def test_every_alert_has_a_test_that_fires_and_one_that_does_not(rules: Rules) -
         if name != "TachographWatchdog":  # which always does
             assert any(not case.get("exp_alerts") for case in cases), f"{subject}: nothing keeps {name} quiet"
         fired = {alert["exp_labels"]["severity"] for case in cases for alert in case.get("exp_alerts", [])}
-        assert rule["labels"]["severity"] in fired, f"{subject}: {name} never fires as {rule['labels']['severity']}"
+        assert set(severities(rule["labels"]["severity"])) <= fired, f"{subject}: {name} fires as {fired} alone"
 
 
 def test_every_recorded_series_is_used_or_documented(rules: Rules) -> None:

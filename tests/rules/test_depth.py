@@ -11,6 +11,8 @@ from statistics import median
 import pytest
 import yaml
 
+from tachograph.findings.kinds import severities
+
 RULES = Path(__file__).resolve().parents[2] / "prometheus"
 BUDGETS = {
     "recorded series": 150,
@@ -22,8 +24,10 @@ BUDGETS = {
     "series behind the alert with most": 20,
     "lines of source": 3600,
     "characters of expressions": 120_000,
-    "characters of texts": 170_000,
-    "queries in texts": 500,
+    "characters of texts": 132_000,
+    "queries in texts": 390,
+    "characters of the longest text": 6_900,
+    "queries in the text with most": 24,
 }
 """The most that there may be, with room for another alert."""
 
@@ -34,6 +38,11 @@ WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 def reads(expression: str, names: frozenset[str]) -> frozenset[str]:
     """The recorded series that an expression reads."""
     return frozenset(WORD.findall(expression)) & names
+
+
+def asked(text: str) -> int:
+    """How many queries a text has."""
+    return len(re.findall(r"\|\s*query|\bquery\s", text))
 
 
 def reachable(graph: Graph) -> Graph:
@@ -74,10 +83,12 @@ def found() -> dict[str, float]:
     for rule in rules:
         if "alert" in rule:
             alerts[rule["alert"]] |= reads(rule["expr"], names)
-    pages = {rule["alert"] for rule in rules if "alert" in rule and rule["labels"]["severity"] == "critical"}
+    pages = {
+        rule["alert"] for rule in rules if "alert" in rule and "critical" in severities(rule["labels"]["severity"])
+    }
     rests = {alert: 1 + max((deep[name] for name in given), default=0) for alert, given in alerts.items()}
     far = rests.values()
-    texts = [text for rule in rules for text in rule.get("annotations", {}).values()]
+    texts = [" ".join(rule["annotations"].values()) for rule in rules if "alert" in rule]
     behind = [len(given.union(*(below[name] for name in given))) for given in alerts.values()]
     return {
         "recorded series": len(names),
@@ -89,7 +100,9 @@ def found() -> dict[str, float]:
         "series behind the alert with most": max(behind),
         "characters of expressions": sum(len(" ".join(rule["expr"].split())) for rule in rules),
         "characters of texts": sum(map(len, texts)),
-        "queries in texts": sum(len(re.findall(r"\|\s*query|\bquery\s", text)) for text in texts),
+        "queries in texts": sum(map(asked, texts)),
+        "characters of the longest text": max(len(text) for text in texts),
+        "queries in the text with most": max(map(asked, texts)),
         "lines of source": sum(len(path.read_text().splitlines()) for path in (RULES / "src").glob("*.yml")),
     }
 

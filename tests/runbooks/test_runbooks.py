@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tachograph.findings.kinds import severities
 from tachograph.findings.limits import LIMITS
 from tests.runbooks.page import INDEX, PAGES, ROOT, RUNBOOKS, blocks, prose, rows, sections, text_of
 
@@ -54,8 +55,9 @@ def alerts(rules: Rules) -> dict[str, dict[str, Any]]:
     for rule in rules:
         if "alert" in rule:
             one = found.setdefault(rule["alert"], {"severities": [], "subject": rule["file"].removesuffix(".yml")})
-            if rule["labels"]["severity"] not in one["severities"]:
-                one["severities"].append(rule["labels"]["severity"])
+            one["severities"] += [
+                each for each in severities(rule["labels"]["severity"]) if each not in one["severities"]
+            ]
             one["url"] = rule["annotations"].get("runbook_url", "")
     return found
 

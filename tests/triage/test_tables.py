@@ -11,7 +11,7 @@ import yaml
 from tachograph.__main__ import COMMANDS
 from tachograph.catalog.node import KERNEL_EVENT_KINDS
 from tachograph.catalog.rank import CATEGORY_OF_REASON, FAILURE_CATEGORIES, FAILURE_REASONS
-from tachograph.findings.kinds import CATEGORIES, KINDS, ORDER
+from tachograph.findings.kinds import CATEGORIES, KINDS, ORDER, severities
 from tachograph.triage import refinements
 from tachograph.triage.modes import MODES, WASTED, next_commands
 from tachograph.triage.questions import QUESTIONS
@@ -43,7 +43,7 @@ def _severities() -> dict[str, set[str]]:
         for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
             for rule in group["rules"]:
                 if "alert" in rule:
-                    found.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+                    found.setdefault(rule["alert"], set()).update(severities(rule["labels"]["severity"]))
     return found
 
 

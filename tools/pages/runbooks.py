@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from tachograph.findings.kinds import severities
 from tools.pages.section import ROOT, with_sections
 from tools.pages.shipped_rules import shipped_rules
 
@@ -73,7 +74,7 @@ def _severities() -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = {}
     for rule in shipped_rules():
         if "alert" in rule:
-            found.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+            found.setdefault(rule["alert"], set()).update(severities(rule["labels"]["severity"]))
     return found
 
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tachograph.bundle import routes, rules
+from tachograph.findings.kinds import severities
 from tachograph.humanize import listed, plural
 
 Labels = Mapping[str, str]
 Matcher = tuple[str, str, str]
 
-ALERT, SEVERITY = re.compile(r" +- alert: (\S+)"), re.compile(r" +(?:labels: \{)?severity: (\w+)")
+ALERT, SEVERITY = re.compile(r" +- alert: (\S+)"), re.compile(r" +(?:labels: \{)?severity: '?(\{\{.+?\}\}|\w+)")
 TIERS = ("standard", "hero", "dev")
 OURS, YOURS = "tachograph", "AlertOfYours"
 
@@ -75,7 +76,7 @@ def _alerts(text: str) -> Iterator[tuple[str, str]]:
         if found := ALERT.match(line):
             name = found[1]
         elif name and (found := SEVERITY.match(line)):
-            yield name, found[1]
+            yield from ((name, severity) for severity in severities(found[1]))
             name = ""
 
 

@@ -11,6 +11,7 @@ from tachograph import humanize
 from tachograph.compare.comparison import REGRESSION, Comparison
 from tachograph.compare.measures import STEP
 from tachograph.compare.recording import Condition, RecordedRun, RecordingError, Sample
+from tachograph.findings.kinds import severities
 from tachograph.prometheus_api import Prometheus, TimeSeries, quoted
 
 FIXED, NOT_FIXED, INCONCLUSIVE = "fixed", "not fixed", "inconclusive"
@@ -63,7 +64,7 @@ def conditions(prometheus: Prometheus, alert: str, run: str, start: float, end: 
 def _condition(rule: Mapping[str, Any], found: Iterable[TimeSeries], step: float) -> Condition:
     """Return when any of the series of a rule's expression held for a run."""
     held = [each for series in found for each in stretches((at for at, _ in series.samples), step)]
-    severity = str(rule.get("labels", {}).get("severity", ""))
+    severity = severities(str(rule.get("labels", {}).get("severity", "")))[0]
     return Condition(str(rule["query"]), float(rule.get("duration", 0.0)), severity, tuple(sorted(held)))
 
 

@@ -19,6 +19,9 @@ CHECKPOINTS, HARDWARE, WATCHED = "checkpoints", "hardware", "watched"
 SEVERITIES: Mapping[str, str] = {"critical": "page", "warning": "ticket", "info": "info"}
 """The severities of alerts, the worst first, and what each is here."""
 
+PAGE_OR_TICKET = '{{ or $labels.severity "critical" }}'
+"""The label of a rule that is a page, but for what its expression marks as a ticket."""
+
 CATEGORIES = (*FAILURE_CATEGORIES, "learning", "compute", "monitoring", "none")
 """Where the cause lies, and so who looks: the categories of failures, and a few that no failure shows."""
 
@@ -48,6 +51,11 @@ class Kind:
     def runbook(self) -> str:
         """The address of its runbook."""
         return f"{RUNBOOKS}/{self.alert}.md"
+
+
+def severities(label: str) -> tuple[str, ...]:
+    """Return the severities that an alert may have whose rule has this label."""
+    return ("critical", "warning") if label == PAGE_OR_TICKET else (label,)
 
 
 KINDS = (

@@ -170,9 +170,10 @@ def _with_text(episode: AlertEpisode, rules: Sequence[Rule], *, live: bool) -> A
     named = [rule for rule in rules if rule["name"] == episode.alert]
     if not named:
         return episode
-    alike = [rule for rule in named if rule.get("labels", {}).get("severity") == episode.severity] or named
-    runbook = alike[0].get("annotations", {}).get("runbook_url", "")
-    words = _summary(alike[0].get("annotations", {}).get("summary", ""), episode.labels)
+    # Of two rules, the one that names a rank stands first.
+    annotations = named[0 if "rank" in episode.labels else -1].get("annotations", {})
+    runbook = annotations.get("runbook_url", "")
+    words = _summary(annotations.get("summary", ""), episode.labels)
     if live and episode.still:
         active = [
             alert for rule in named for alert in rule.get("alerts", ()) if alert["labels"] == own_labels(episode.labels)
