@@ -8,6 +8,7 @@ its processes.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -26,14 +27,16 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
     plan = recorder.resume()
     with (given.folder / "plans").open("a") as file:
         file.write(json.dumps([number, os.getpid(), *plan, os.environ.get("TACHOGRAPH_PLAN", "")]) + "\n")
-    saved = given.folder / "checkpoint"
-    begin = plan.step if plan.step is not None else int(saved.read_text()) if saved.exists() else 0
+    checkpoints = given.folder / "checkpoints"
+    begin = max((int(path.name) for path in checkpoints.glob("*") if plan.step in (None, int(path.name))), default=0)
     if begin:
         recorder.resumed(begin)
     kind, _, at = given.fail.partition("@")
     fails = number == 1 and kind and (not given.attempts or plan.attempt in map(int, given.attempts.split(",")))
     for step in range(begin, given.steps):
         if fails and step >= int(at) and kind == "die":
+            if given.damage:
+                (checkpoints / str(step // 10 * 10) / "state").write_bytes(b"other")
             wait(0.3)  # the exporter hears of this step before
             os.kill(os.getpid(), signal.SIGKILL)
         if fails and step >= int(at) and kind == "stop":
@@ -49,8 +52,10 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
                 together.wait()
             one.log(loss=float("nan") if fails and kind == "nan" and step >= int(at) else 2.0)
         if number == 0 and step % 10 == 9:
-            saved.write_text(str(step + 1))
-            recorder.checkpoint_saved(step + 1)
+            (path := checkpoints / str(step + 1)).mkdir(parents=True, exist_ok=True)
+            (path / "state").write_bytes(b"state")
+            (path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'state').hexdigest()}  state\n")
+            recorder.checkpoint_saved(step + 1, path=path)
     recorder.close()
 
 
@@ -67,6 +72,7 @@ def main() -> None:
     parser.add_argument("--step-seconds", type=float, default=0.02)
     parser.add_argument("--fail", default="")
     parser.add_argument("--attempts", default="0")
+    parser.add_argument("--damage", action="store_true", help="the newest checkpoint, before rank 1 dies")
     given = parser.parse_args()
     ranks, together = {}, multiprocessing.Barrier(given.ranks)
     for number in range(given.ranks):

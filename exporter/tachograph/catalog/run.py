@@ -75,9 +75,12 @@ RUN_THRESHOLD = _row(
 )  # fmt: skip
 RUN_CHECKPOINT_TIMESTAMP = _row(
     "run_checkpoint_timestamp_seconds", GAUGE, "seconds", ("run",),
-    "Unix time of the last checkpoint saved on this node, in any attempt.",
+    "Unix time at which the newest restorable checkpoint was saved, in any attempt, by this node's ranks.",
 )  # fmt: skip
-RUN_CHECKPOINT_STEP = _row("run_checkpoint_step", GAUGE, "", ("run",), "Step of that checkpoint.")
+RUN_CHECKPOINT_STEP = _row(
+    "run_checkpoint_step", GAUGE, "", ("run",),
+    "Step of that checkpoint: every rank that saves has reported it, and the loss had not spiked or become NaN.",
+)  # fmt: skip
 RUN_PROGRESS = _row(
     "run_progress_timestamp_seconds", GAUGE, "seconds", ("run",),
     "Unix time of the last step of a living rank on this node.",

@@ -5,8 +5,9 @@ Nothing is done in here, nothing is asked, and time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from tachograph.humanize import age, count, listed, plural
@@ -43,14 +44,22 @@ CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOW
 )  # fmt: skip
 
 
+class Restorable(NamedTuple):
+    """The step of a checkpoint to restart from, None if there is none; and why newer ones were passed over."""
+
+    step: int | None = None
+    passed_over: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Situation:
     """A finding that holds, for how many seconds it has, and what surrounds it; `now` is the time of the day.
 
     `ended` says that the command has ended: nothing is disturbed any more by acting. `is_there` says whether a rank's
-    process is there as the kernel has it, None where that is not known. `checkpoints` are the steps of those that were
-    seen, `gained` is whether the attempt made a step that no earlier one had made, `silence` what a maintenance silence
-    holds back. `outlook` asks the scheduler of a next attempt without some nodes.
+    process is there as the kernel has it, None where that is not known. `newest` returns the newest checkpoint from
+    before a step that the run can be restarted from, `gained` is whether the attempt made a step that no earlier one
+    had made, `silence` what a maintenance silence holds back. `outlook` asks the scheduler of a next attempt without
+    some nodes.
     """
 
     finding: RunFinding
@@ -60,16 +69,15 @@ class Situation:
     ended: bool
     steps_moved: bool
     is_there: Callable[[RankSeen], bool | None]
-    checkpoints: Sequence[int]
+    newest: Callable[[int | None], Restorable]
     gained: bool
     outlook: Callable[[Collection[str]], Outlook]
     silence: Hold | None = None
 
-    @property
-    def good_step(self) -> int | None:
-        """The step of the last checkpoint from before the fault."""
-        bad = self.finding.step if self.finding.trigger == NOT_FINITE else None
-        return max((step for step in self.checkpoints if bad is None or step < bad), default=None)
+    @cached_property
+    def restorable(self) -> Restorable:
+        """The newest checkpoint from before the fault that the run can be restarted from."""
+        return self.newest(self.finding.step if self.finding.trigger == NOT_FINITE else None)
 
 
 @dataclass(frozen=True)
@@ -182,12 +190,11 @@ def decide(  # noqa: PLR0911 - a ladder
     for action, budget in restarts.items():
         if not memory.allows(budget, cost, situation.now, finding.trigger, action):
             reasons.append(f"the budget of {action} is used up ({_of(budget)}{doubled})")
-        elif action == RESTART_FROM_CHECKPOINT and situation.good_step is None:
-            reasons.append("no checkpoint from before the fault is known")
+        elif action == RESTART_FROM_CHECKPOINT and situation.restorable == Restorable():
+            reasons.append("no checkpoint is known")
         else:
-            step = situation.good_step if action == RESTART_FROM_CHECKPOINT else None
-            to = f", from the checkpoint of step {count(step)}" if step is not None else ""
-            return Decision(action, f"within its budget ({_of(budget)}){to}{doubled}{queued}", cost, step)
+            why = f"within its budget ({_of(budget)}){doubled}{queued}"
+            return _from_checkpoint(situation, Decision(action, why, cost))
     return Decision(rule.end, "; ".join(reasons))
 
 
@@ -206,7 +213,19 @@ def _exclusion(situation: Situation, rule: Rule, memory: RunMemory) -> Decision 
         why = f"{many}, and the program, the network or the storage is likelier to be the cause; if not, {then}"
     else:
         why = f"{listed(nodes)} {'has a broken GPU' if finding.trigger == GPU_FAULT else 'failed before'}; {then}"
-    return Decision(EXCLUDE_NODE, why, 1, needs_person=bool(many))
+    return _from_checkpoint(situation, Decision(EXCLUDE_NODE, why, 1, needs_person=bool(many)))
+
+
+def _from_checkpoint(situation: Situation, decision: Decision) -> Decision:
+    """Return a restart with the checkpoint that it begins from, if any is known; with a person if all are bad."""
+    step, passed_over = situation.restorable
+    if step is not None:
+        newer = f" (not {'; '.join(passed_over)})" if passed_over else ""
+        return replace(decision, step=step, why=f"{decision.why}, from the checkpoint of step {count(step)}{newer}")
+    if not passed_over:
+        return decision
+    why = f"{decision.why}, but no checkpoint can be restored: {'; '.join(passed_over)}. To restart it all the same"
+    return replace(decision, needs_person=True, why=why)
 
 
 def _of(budget: Budget) -> str:

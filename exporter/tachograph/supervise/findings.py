@@ -81,8 +81,25 @@ class NodeProblem(NamedTuple):
 
 
 @dataclass(frozen=True)
+class CheckpointSeen:
+    """A checkpoint: its step, when it was saved by the day's clock, and where, as far as that is known.
+
+    Durable once all ranks have saved it; suspect if the loss was in trouble by then.
+    """
+
+    step: int
+    time: float
+    path: str
+    is_durable: bool = True
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True)
 class RunSeen:
-    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which its nodes answered."""
+    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which its nodes answered.
+
+    `checkpoints` are its last ones, the newest last.
+    """
 
     name: str
     times: tuple[float, ...]
@@ -92,7 +109,7 @@ class RunSeen:
     hang_limit: float
     saving_seconds: float | None
     culprit: int | None
-    checkpoint_step: int | None
+    checkpoints: tuple[CheckpointSeen, ...]
     ranks: tuple[RankSeen, ...]
     problems: tuple[NodeProblem, ...]
     gpu_trouble: tuple[str, ...]
@@ -209,7 +226,7 @@ class FindingSource:
 def nothing_seen(name: str) -> RunSeen:
     """Return a run of which no rank was ever seen."""
     return RunSeen(
-        name, (), "dead", 0, None, math.inf, None, None, None, ranks=(), problems=(), gpu_trouble=()
+        name, (), "dead", 0, None, math.inf, None, None, (), ranks=(), problems=(), gpu_trouble=()
     )  # fmt: skip
 
 
@@ -259,7 +276,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
         hang_limit=decode_number(run["hang_limit_seconds"]),
         saving_seconds=_known(run["saving_seconds"]),
         culprit=_whole(run["culprit"]),
-        checkpoint_step=_whole(run["checkpoint_step"]),
+        checkpoints=tuple(map(_checkpoint, run.get("checkpoints", ()))),
         ranks=tuple(ranks),
         problems=tuple(
             NodeProblem(_text(one["text"]), _text(one["remedy"]), node)
@@ -273,6 +290,17 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
             for text in gpu["trouble"]
         ),
         node=_text(said["node"]),
+    )
+
+
+def _checkpoint(said: Mapping[str, Any]) -> CheckpointSeen:
+    path = _text(said["path"])
+    return CheckpointSeen(
+        step=int(decode_number(said["step"])),
+        time=decode_number(said["time"]),
+        path="" if path.startswith(WITHHELD) else path,
+        is_durable=said["durable"] is True,
+        is_suspect=said["suspect"] is True,
     )
 
 

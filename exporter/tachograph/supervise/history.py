@@ -34,6 +34,11 @@ def lines(entries: Sequence[Entry], now: float) -> list[str]:
         f"attempts: {memory.attempts}, furthest step {count(memory.best_step)}, restarts that count: "
         f"{memory.cost(now, HOUR)} in the last hour, {memory.cost(now, EVER)} since the run began"
     )
+    if checkpoints := memory.checkpoints.by_step:
+        good = [step for step, entry in checkpoints.items() if not entry["suspect"]]
+        suspect = [count(step) for step, entry in checkpoints.items() if entry["suspect"]]
+        also = f"; suspect: {listed(suspect)}" if suspect else ""
+        found.append(f"checkpoints: newest good one of step {count(max(good, default=None))}{also}")
     if judged := _judged(memory.totals):
         found.append(judged)
     return found

@@ -37,9 +37,9 @@ LAST_SECOND = 2.5e11
 Entry = Mapping[str, Any]
 
 # Kinds of entries.
-SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RECOVERED, JUDGED, QUEUED = (
+SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RECOVERED, JUDGED, QUEUED, CHECKPOINT = (
     "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "recovered",
-    "judged", "queued",
+    "judged", "queued", "checkpoint",
 )  # fmt: skip
 
 
@@ -67,10 +67,11 @@ _TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
 _FACTS: Mapping[str, Callable[[object], bool]] = {
     "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
     "resume_step": _STEP, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT, "guard": _TEXT,
-    "ranks": _are(int), "step": _STEP, "text": _TEXT, "checkpoints": _are(int), "trigger": _TEXT, "action": _TEXT,
+    "ranks": _are(int), "step": _STEP, "text": _TEXT, "trigger": _TEXT, "action": _TEXT,
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
     "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
     "seconds": _is_seconds, "lost_steps": _is_count, "verdict": _TEXT,
+    "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool),
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
 _OF_JOBS = ("nodes", "left_out", "job")
@@ -78,9 +79,10 @@ _OF_JOBS = ("nodes", "left_out", "job")
 _NEEDED: Mapping[str, Sequence[str]] = {
     SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
     BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),
-    DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", "checkpoints", *_OF_RESTART),
-    ENDED: ("how", "step", "checkpoints", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
+    DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", *_OF_RESTART),
+    ENDED: ("how", "step", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
     QUEUED: ("why", "left_out"), JUDGED: ("id", "action", "verdict", "why"),
+    CHECKPOINT: ("checkpoint", "saved", "path", "suspect"),
 }  # fmt: skip
 """Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 

@@ -61,7 +61,6 @@ class Ledger:
         self.write(
             DECISION, id=number, mode=self.mode, outcome=outcome, guard=guard, ranks=list(finding.ranks),
             step=situation.run.step, text=finding.text, why=decision.why,
-            checkpoints=list(situation.checkpoints),
             **restart_facts(situation, decision),
         )  # fmt: skip
         return number

@@ -10,8 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tachograph.supervise.checkpoint_memory import CheckpointMemory
 from tachograph.supervise.findings import RunFinding
-from tachograph.supervise.journal import ATTEMPT, DECISION, ENDED, INTENT, OUTCOME, RECOVERED, STARTED, Entry
+from tachograph.supervise.journal import (
+    ATTEMPT,
+    DECISION,
+    ENDED,
+    INTENT,
+    OUTCOME,
+    RECOVERED,
+    STARTED,
+    Entry,
+)
 from tachograph.supervise.node_memory import NodeMemory
 from tachograph.supervise.policy import EXCLUDE_NODE, LEAVE, RESTARTS, Budget
 from tachograph.supervise.totals import DECIDED, HELD, JournalTotals
@@ -49,9 +59,7 @@ class RunMemory:
     runs: bool = False
     """Whether an attempt began of whose end nothing is noted."""
 
-    checkpoints: list[int] = field(default_factory=list)
-    """Steps of checkpoints that were seen, the newest last."""
-
+    checkpoints: CheckpointMemory = field(default_factory=CheckpointMemory)
     nodes: NodeMemory = field(default_factory=NodeMemory)
     recovering: tuple[float, int | None] | None = None
     """When the failure was found for which the training was restarted, and the furthest step before that; None once
@@ -99,6 +107,7 @@ def remember(entries: Iterable[Entry]) -> RunMemory:
 def take(memory: RunMemory, entry: Entry) -> None:
     """Take one more entry into account."""
     memory.nodes.take(entry)
+    memory.checkpoints.take(entry)
     memory.totals.take(entry)
     kind = entry["kind"]
     if kind == ATTEMPT:
@@ -124,7 +133,6 @@ def take(memory: RunMemory, entry: Entry) -> None:
         step = entry.get("step")
         if step is not None:
             memory.best_step = step if memory.best_step is None else max(memory.best_step, step)
-        memory.checkpoints = entry.get("checkpoints") or memory.checkpoints
         if kind == DECISION and entry["outcome"] in (DECIDED, HELD):
             memory.decided = entry if entry["action"] != LEAVE else None
         if kind == ENDED:

@@ -54,6 +54,7 @@ from tachograph.supervise.journal import (
     identity,
     owners,
 )
+from tachograph.supervise.known_checkpoints import KnownCheckpoints
 from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher, Outlook
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
 from tachograph.supervise.memory import EXTERNAL, FAILED, FINISHED, LOST, STOPPED
@@ -137,7 +138,7 @@ class Supervisor:
         self._clock = clock or Clocks()
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
-        self._observer = RunObserver(source, self._clock, self._memory.checkpoints, silenced, launcher)
+        self._observer = RunObserver(source, self._clock, KnownCheckpoints(self._ledger), silenced, launcher)
         self._deeds = Deeds(self._ledger, keep, say, at)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._told: list[int] = []
@@ -209,7 +210,7 @@ class Supervisor:
         if self._memory.runs:
             why = "its supervisor ended, and the training with it"
             self._ledger.write(
-                ENDED, how=LOST, status=None, step=None, checkpoints=self._memory.checkpoints, why=why
+                ENDED, how=LOST, status=None, step=None, why=why
             )  # fmt: skip
         self._hindsight.catch_up()
         if not stopped:
@@ -260,7 +261,9 @@ class Supervisor:
         memory, due = self._memory, self._memory.due
         plan = AttemptPlan(self._run, memory.attempts)
         if due is not None:
-            plan = AttemptPlan(self._run, memory.attempts, due["action"], due["trigger"], due["resume_step"])
+            step = due["resume_step"]
+            path = memory.checkpoints.path(step)
+            plan = AttemptPlan(self._run, memory.attempts, due["action"], due["trigger"], step, path)
         self._pending, self._told, self._withdrawn = None, [], ""
         self._blind_since, self._is_blind = None, False
         self._ledger.write(
@@ -440,7 +443,7 @@ class Supervisor:
     def _ended(self, how: str, status: int | None, why: str) -> None:
         seen = self._observer.seen
         step = None if seen is None else seen.step
-        self._ledger.write(ENDED, how=how, status=status, step=step, checkpoints=self._observer.checkpoints, why=why)
+        self._ledger.write(ENDED, how=how, status=status, step=step, why=why)
         self._hindsight.end(how)
         self._beat()
 
@@ -510,8 +513,10 @@ class Supervisor:
         self, training: RunningAttempt, situation: Situation, rule: Rule, pending: OpenFinding
     ) -> tuple[bool, int | None]:
         """Carry out what the policy says of a finding, once a person agrees; return the same as `_look`."""
+        if pending.is_done:
+            return False, None
         decision = pending.decision or decide(situation, self._policy, rule, self._memory)
-        if pending.is_done or not self._may(situation, decision, pending):
+        if not self._may(situation, decision, pending):
             return False, None
         pending.is_done = True
         result = self._carry_out(training, situation, rule, decision, pending)

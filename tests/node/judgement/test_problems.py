@@ -96,15 +96,16 @@ def test_since_when(table: Any, hand: Any) -> None:
 @pytest.mark.parametrize(
     ("saved", "said"),
     [
-        ({}, "the loss has been NaN since step 61, on rank 1 first."),
-        ({"checkpoint_step": 60}, "on rank 1 first; the last checkpoint, of step 60, is from before it."),
-        ({"checkpoint_step": 61}, "on rank 1 first; the last checkpoint, of step 61, is from after it."),
+        (None, "the loss has been NaN since step 61, on rank 1 first."),
+        (60, "on rank 1 first; the last checkpoint from before it is of step 60."),
+        (61, "on rank 1 first; no checkpoint from before it is known."),
     ],
 )
-def test_a_loss_that_is_lost(table: Any, hand: Any, saved: dict[str, float], said: str) -> None:
-    """Since which step, where first, and whether the last checkpoint holds it."""
+def test_a_loss_that_is_lost(table: Any, hand: Any, saved: float | None, said: str) -> None:
+    """Since which step, where first, and the last checkpoint that does not hold it."""
     ranks = [{"metrics": {"loss": "NaN", "nonfinite_step": {"loss": step}}} for step in (63, 61)]
-    (problem,) = judged(table, hand, *ranks, **saved).problems
+    save = {} if saved is None else {"checkpoint_step": saved, "checkpoint_timestamp_seconds": hand.clock.wall()}
+    (problem,) = judged(table, hand, *ranks, **save).problems
     assert problem.sentence.endswith(said)
     assert problem.seconds == pytest.approx(2.9)
     assert problem.urgent

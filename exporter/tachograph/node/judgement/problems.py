@@ -98,7 +98,7 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
 
 
 def _lost(run: RunJudgement) -> Iterator[Problem]:
-    """Yield that the loss is not finite: since which step, on which rank first, and whether the last save has it."""
+    """Yield that the loss is not finite: since which step, on which rank first, and the last save from before it."""
     ranks = [rank for rank in run.ranks if rank.lost]
     lost = [rank for rank in ranks if rank.state == "running"] or ranks
     if not lost:
@@ -115,8 +115,9 @@ def _lost(run: RunJudgement) -> Iterator[Problem]:
         if run.step_seconds is not None and first.step is not None:
             seconds = max(first.step - step, 0.0) * run.step_seconds
         if run.checkpoint_step is not None:
-            saved, when = count(run.checkpoint_step), "after" if run.checkpoint_step >= step else "before"
-            text += f"; the last checkpoint, of step {saved}, is from {when} it"
+            text += f"; the last checkpoint from before it is of step {count(run.checkpoint_step)}"
+        elif run.checkpoints:
+            text += "; no checkpoint from before it is known"
     remedy = "restart from a checkpoint from before it, without that batch or with a lower rate: "
     remedy += LOSS_NOT_FINITE.runbook
     yield _problem(NOT_FINITE, "Loss", f"{text}.", run, lost)._replace(remedy=remedy, seconds=seconds)
