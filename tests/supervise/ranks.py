@@ -1,8 +1,9 @@
 """A launcher of a few ranks that record themselves and train nothing; without PyTorch it starts in a tenth of a second.
 
 As torchrun does, it ends the others when one rank fails. `--fail WHAT@STEP` has rank 1 fail in the attempts given by
-`--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, `loop` for ever, or `nan`. Every attempt leaves its plan and
-its processes.
+`--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, `loop` for ever, or `nan`. The batch of a `spike` spoils
+what all ranks train from then on, in each attempt. Each leaves its plan and its processes, and its ranks the steps that
+they made.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
     with (given.folder / "plans").open("a") as file:
         file.write(json.dumps([number, os.getpid(), *plan, os.environ.get("TACHOGRAPH_PLAN", "")]) + "\n")
     checkpoints = given.folder / "checkpoints"
-    begin = max((int(path.name) for path in checkpoints.glob("*") if plan.step in (None, int(path.name))), default=0)
+    wanted = None if given.ignore else plan.step
+    begin = max((int(path.name) for path in checkpoints.glob("*") if wanted in (None, int(path.name))), default=0)
     if begin:
         recorder.resumed(begin)
     kind, _, at = given.fail.partition("@")
     fails = number == 1 and kind and (not given.attempts or plan.attempt in map(int, given.attempts.split(",")))
+    is_spoilt = kind == "spike" and begin > int(at)
+    made = (given.folder / f"steps-{number}").open("a", buffering=1)
     for step in range(begin, given.steps):
+        if plan.skips(step) and not given.ignore:
+            continue
+        is_spoilt |= kind == "spike" and step == int(at)
         if fails and step >= int(at) and kind == "die":
             if given.damage:
                 (checkpoints / str(step // 10 * 10) / "state").write_bytes(b"other")
@@ -50,7 +57,9 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
                 wait(given.step_seconds)
             with recorder.collective("all_reduce"):
                 together.wait()
-            one.log(loss=float("nan") if fails and kind == "nan" and step >= int(at) else 2.0)
+            is_lost = fails and kind == "nan" and step >= int(at)
+            one.log(loss=float("nan") if is_lost else 9.0 if is_spoilt else 2.0 + step % 3 / 100)
+        print(step, file=made)
         if number == 0 and step % 10 == 9:
             (path := checkpoints / str(step + 1)).mkdir(parents=True, exist_ok=True)
             (path / "state").write_bytes(b"state")
@@ -72,6 +81,7 @@ def main() -> None:
     parser.add_argument("--step-seconds", type=float, default=0.02)
     parser.add_argument("--fail", default="")
     parser.add_argument("--attempts", default="0")
+    parser.add_argument("--ignore", action="store_true", help="the plan")
     parser.add_argument("--damage", action="store_true", help="the newest checkpoint, before rank 1 dies")
     given = parser.parse_args()
     ranks, together = {}, multiprocessing.Barrier(given.ranks)

@@ -9,11 +9,13 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tachograph.own_process import own_process
 from tachograph.supervise import checkpoint_files, history, known_checkpoints
+from tachograph.supervise.checkpoint_memory import CheckpointMemory
 from tachograph.supervise.findings import CheckpointSeen, RunSeen
 from tests.supervise.conftest import until
 from tests.supervise.world import World, dead, run
@@ -106,11 +108,14 @@ def test_a_checkpoint_that_is_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may be another user")
-def test_a_folder_that_cannot_be_written_or_read(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_or_read() -> None:
     """The next checkpoint could not be saved there, or this one not loaded."""
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.stat().st_uid == os.getuid() and parent.is_relative_to("/tmp/pytest-of-root"):
-            parent.chmod(0o755)
+    with TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        _written_and_read(Path(open_to_all))
+
+
+def _written_and_read(tmp_path: Path) -> None:
     path = save(tmp_path / "checkpoints" / "40")
     listing = tmp_path / "listing"
     ask("list", path, listing)
@@ -168,6 +173,15 @@ def test_without_a_whole_one_a_person_is_asked(tmp_path: Path) -> None:
     assert played.did == ["started", "damaged"]
     assert played.decisions() == [("asked", "dead", "restart")]
     assert f"but no checkpoint can be restored: that of step 40: {path} is gone" in played.said[0]
+
+
+def test_good_ones_are_remembered_while_the_loss_is_in_trouble() -> None:
+    """However many are saved meanwhile; the journal is read again by the next supervisor."""
+    memory = CheckpointMemory()
+    for step in range(40):
+        memory.take({"kind": "checkpoint", "checkpoint": step, "saved": float(step), "path": "", "suspect": step > 9})
+    assert [step for step, entry in memory.by_step.items() if not entry["suspect"]] == [*range(3, 10)]
+    assert len(memory.by_step) == 8
 
 
 def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_a_dead_rank_is_restarted_with_the_evidence_first(folder: Path) -> None:
     assert [plan["TACHOGRAPH_PLAN_REASON"] for plan in world.plans] == ["", "dead"]
     assert json.loads(Path(world.plans[1]["TACHOGRAPH_PLAN"]).read_text()) == {
         "version": 1, "run": "r", "attempt": 1, "action": "restart", "reason": "dead", "step": None,
-        "checkpoint": "",
+        "checkpoint": "", "skip": [], "rate": 1.0, "clipping": 1.0,
     }  # fmt: skip
 
 

@@ -37,7 +37,10 @@ TOLD_REASONS = frozenset(reason for reason, kind in KIND_OF_END.items() if kind 
 SUPERVISOR_MODES = ("shadow", "ask", "act", "failed")
 """What a supervisor does about a finding: nothing, what a person confirms, all, or nothing by a fault of its own."""
 
-POLICY_ACTIONS = ("notify", "keep_evidence", "restart", "restart_from_checkpoint", "exclude_node", "stop", "leave")
+POLICY_ACTIONS = (
+    "notify", "keep_evidence", "restart", "restart_from_checkpoint", "skip_batches", "lower_rate", "exclude_node",
+    "stop", "leave",
+)  # fmt: skip
 """What the policy of a supervisor may have done."""
 
 SUPERVISOR_OUTCOMES = ("would", "asked", "held", "done", "failed", "right", "wrong", "unknown")

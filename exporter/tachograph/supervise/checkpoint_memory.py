@@ -31,12 +31,14 @@ class CheckpointMemory:
         return "" if step is None or step not in self.by_step else str(self.by_step[step]["path"])
 
     def _save(self, entry: Entry) -> None:
-        """Note a checkpoint, or what has become known of one; of an earlier step than before it is after a step back."""
+        """Note a checkpoint, or what has become known of one; an earlier step than before is after a step back."""
         step, known = entry["checkpoint"], self.by_step
         if step not in known or known[step]["saved"] != entry["saved"]:
-            earlier = [one for one in known if one < step][-KEPT + 1 :]
-            self.by_step = {one: known[one] for one in earlier}
+            self.by_step = {one: known[one] for one in known if one < step}
         self.by_step[step] = entry
+        if len(self.by_step) > KEPT:  # the suspect go first: a loss may be in trouble for many saves
+            suspect = (one for one, each in self.by_step.items() if each["suspect"] and one != step)
+            del self.by_step[next(suspect, min(self.by_step))]
 
     def _go_back(self, step: int) -> None:
         after = [one for one in self.by_step if one > step]

@@ -18,14 +18,14 @@ from tachograph.supervise.findings import (
     FROZEN,
     GPU_FAULT,
     HUNG,
-    NOT_FINITE,
+    LEARNING,
     RankSeen,
     RunFinding,
     RunSeen,
 )
 from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook
 from tachograph.supervise.memory import EVER, HOUR, NO_GAIN_COST, RunMemory
-from tachograph.supervise.policy import EXCLUDE_NODE, RESTART_FROM_CHECKPOINT, Budget, Policy, Rule
+from tachograph.supervise.policy import CHANGES, EXCLUDE_NODE, ROLLBACKS, SKIP_BATCHES, Budget, Policy, Rule
 
 DEBUGGED = "t (tracing stop)"
 """The state of a process that a debugger has stopped, in the kernel's words."""
@@ -37,6 +37,10 @@ class Hold(NamedTuple):
     guard: str
     why: str
 
+
+SKIP_BEFORE, SKIP_FROM = 2, 8
+"""Steps around the first at which the loss was in trouble: the update by a bad batch shows in the next loss, and bad
+data seldom comes alone. Each further time twice as many are left out from there on."""
 
 CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE, SILENCE = (
     "contradiction", "together", "excuse", "wait", "restarter", "scheduler", "time_left", "cool_down", "gone",
@@ -77,12 +81,18 @@ class Situation:
     @cached_property
     def restorable(self) -> Restorable:
         """The newest checkpoint from before the fault that the run can be restarted from."""
-        return self.newest(self.finding.step if self.finding.trigger == NOT_FINITE else None)
+        return self.newest(None if self.trouble is None else self.trouble[0] + 1)
+
+    @property
+    def trouble(self) -> tuple[int, int] | None:
+        """The steps whose batches may have put the loss in trouble; None if it is not, or since when is not known."""
+        first = self.finding.step if self.finding.trigger in LEARNING else None
+        return None if first is None else (max(first - SKIP_BEFORE, 0), first + SKIP_FROM)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The next action, why, at what cost to the budget, and the step of the checkpoint to go back to.
+    """The next action, why, at what cost to the budget, from the checkpoint of which step, and without which steps.
 
     `needs_person` says that it is not done without a confirmation, whatever the mode.
     """
@@ -92,6 +102,7 @@ class Decision:
     cost: int = 0
     step: int | None = None
     needs_person: bool = False
+    skip: tuple[int, int] | None = None
 
 
 def held_back(  # noqa: PLR0911 - a list of guards
@@ -161,7 +172,6 @@ def decide(  # noqa: PLR0911 - a ladder
 ) -> Decision:
     """Return the first action of the ladder that is within its budget, or the end of the ladder."""
     finding = situation.finding
-    cost = 1 if situation.gained else NO_GAIN_COST
     repeated = memory.repeats(finding)
     no_exclusion = ""
     if not repeated or (finding.step is None and len(finding.nodes) == 1):  # a broken node lets no rank begin
@@ -169,10 +179,16 @@ def decide(  # noqa: PLR0911 - a ladder
         if isinstance(exclusion, Decision):
             return exclusion
         no_exclusion = exclusion
-    if repeated:
+    restarts = {
+        action: budget
+        for action, budget in rule.restarts.items()
+        if action != EXCLUDE_NODE and (action in CHANGES or not repeated)
+    }
+    if repeated and not restarts:
         return Decision(rule.end, f"the same failure came before {repeated}: a restart would meet it again")
-    doubled = "" if situation.gained else ", and this attempt made no new step, so the restart counts twice"
-    restarts = {action: budget for action, budget in rule.restarts.items() if action != EXCLUDE_NODE}
+    is_single = situation.gained or all(action in CHANGES for action in restarts)
+    cost = 1 if is_single else NO_GAIN_COST
+    doubled = "" if is_single else ", and this attempt made no new step, so the restart counts twice"
     if not restarts:
         return Decision(rule.end, no_exclusion or "the policy has no restart for it")
     if not memory.allows(policy.restarts, cost, situation.now):
@@ -190,11 +206,13 @@ def decide(  # noqa: PLR0911 - a ladder
     for action, budget in restarts.items():
         if not memory.allows(budget, cost, situation.now, finding.trigger, action):
             reasons.append(f"the budget of {action} is used up ({_of(budget)}{doubled})")
-        elif action == RESTART_FROM_CHECKPOINT and situation.restorable == Restorable():
-            reasons.append("no checkpoint is known")
+        elif no_rollback := _no_rollback(situation, action, memory):
+            reasons.append(no_rollback)
         else:
-            why = f"within its budget ({_of(budget)}){doubled}{queued}"
-            return _from_checkpoint(situation, Decision(action, why, cost))
+            skip = _skip(situation, memory) if action == SKIP_BATCHES else None
+            without = f", without steps {count(skip[0])} to {count(skip[1] - 1)}" if skip else ""
+            why = f"within its budget ({_of(budget)}){doubled}{queued}{without}"
+            return _from_checkpoint(situation, Decision(action, why, cost, skip=skip))
     return Decision(rule.end, "; ".join(reasons))
 
 
@@ -214,6 +232,25 @@ def _exclusion(situation: Situation, rule: Rule, memory: RunMemory) -> Decision 
     else:
         why = f"{listed(nodes)} {'has a broken GPU' if finding.trigger == GPU_FAULT else 'failed before'}; {then}"
     return _from_checkpoint(situation, Decision(EXCLUDE_NODE, why, 1, needs_person=bool(many)))
+
+
+def _no_rollback(situation: Situation, action: str, memory: RunMemory) -> str:
+    """Return why an action cannot take the run back to before the fault, empty if it can, or need not."""
+    if action not in ROLLBACKS:
+        return ""
+    if memory.plan.ignored:
+        return f"the loop did not follow an earlier plan: {memory.plan.ignored}"
+    if action == SKIP_BATCHES and situation.trouble is None:
+        return "at which step it began is not known"
+    return "no checkpoint is known" if situation.restorable == Restorable() else ""
+
+
+def _skip(situation: Situation, memory: RunMemory) -> tuple[int, int] | None:
+    """Return the steps to leave out: more of them each time."""
+    if situation.trouble is None:
+        return None
+    begin, end = situation.trouble
+    return begin, end + SKIP_FROM * (2**memory.plan.skips - 1)
 
 
 def _from_checkpoint(situation: Situation, decision: Decision) -> Decision:

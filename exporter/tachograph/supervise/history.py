@@ -12,6 +12,7 @@ from tachograph.supervise.journal import (
     DECISION,
     ENDED,
     FAULT,
+    IGNORED,
     INTENT,
     JUDGED,
     OUTCOME,
@@ -93,6 +94,8 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
             yield entry, entry["verdict"], f"to {_words(entry['action'])}: {entry['why']} ({entry['id']})"
         elif kind == BLIND:
             yield entry, "blind" if not entry["over"] else "sees again", entry["why"]
+        elif kind == IGNORED:
+            yield entry, "not followed", entry["why"]
         elif kind == FAULT:
             yield entry, "fault", entry["text"]
 

@@ -37,10 +37,11 @@ LAST_SECOND = 2.5e11
 Entry = Mapping[str, Any]
 
 # Kinds of entries.
-SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RECOVERED, JUDGED, QUEUED, CHECKPOINT = (
+SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RECOVERED, JUDGED, QUEUED = (
     "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "recovered",
-    "judged", "queued", "checkpoint",
+    "judged", "queued",
 )  # fmt: skip
+CHECKPOINT, IGNORED = "checkpoint", "ignored"
 
 
 def _is(*kinds: type) -> Callable[[object], bool]:
@@ -71,18 +72,18 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
     "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
     "seconds": _is_seconds, "lost_steps": _is_count, "verdict": _TEXT,
-    "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool),
+    "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool), "skip": _are(int, 2),
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
-_OF_JOBS = ("nodes", "left_out", "job")
-"""What entries of a run in a Slurm job have beside that."""
+_OPTIONAL = ("nodes", "left_out", "job", "skip")
+"""What some entries have beside that: those of a run in a Slurm job, and of steps that are left out."""
 _NEEDED: Mapping[str, Sequence[str]] = {
     SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
     BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),
     DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", *_OF_RESTART),
     ENDED: ("how", "step", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
     QUEUED: ("why", "left_out"), JUDGED: ("id", "action", "verdict", "why"),
-    CHECKPOINT: ("checkpoint", "saved", "path", "suspect"),
+    CHECKPOINT: ("checkpoint", "saved", "path", "suspect"), IGNORED: ("attempt", "why"),
 }  # fmt: skip
 """Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 
@@ -207,5 +208,5 @@ def _is_entry(said: Mapping[str, Any]) -> bool:
     return (
         said["v"] == VERSION
         and _is_seconds(said["time"])
-        and all(_FACTS[name](said[name]) for name in (*needed, *(name for name in _OF_JOBS if name in said)))
+        and all(_FACTS[name](said[name]) for name in (*needed, *(name for name in _OPTIONAL if name in said)))
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from tachograph.humanize import count
 from tachograph.own_process import own_process
 from tachograph.supervise.decision import Restorable
-from tachograph.supervise.findings import RunSeen
+from tachograph.supervise.findings import CheckpointSeen, RunSeen
 from tachograph.supervise.journal import CHECKPOINT
 from tachograph.supervise.ledger import Ledger
 
@@ -31,16 +31,19 @@ class KnownCheckpoints:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._noted: set[CheckpointSeen] = set()
         self._unlisted: dict[int, str] = {}
         self._lister: subprocess.Popen[bytes] | None = None
 
     def note(self, seen: RunSeen) -> None:
         """Note those that all ranks have reported."""
         memory = self._ledger.memory.checkpoints
-        for one in seen.checkpoints:
+        new = [one for one in seen.checkpoints if one.is_durable and one not in self._noted]
+        self._noted = set(seen.checkpoints)
+        for one in new:
             known = memory.by_step.get(one.step)
             is_new = known is None or known["saved"] != one.time
-            if not one.is_durable or (one.step, one.time) in memory.put_aside:
+            if (one.step, one.time) in memory.put_aside:
                 continue
             if is_new or (one.is_suspect and known is not None and not known["suspect"]):
                 self._ledger.write(

@@ -99,4 +99,5 @@ def restart_facts(situation: Situation, decision: Decision) -> dict[str, object]
         "cost": decision.cost, "signature": list(finding.signature), "line": finding.line,
         "resume_step": decision.step,
         **({"nodes": list(finding.nodes)} if finding.nodes else {}),
+        **({"skip": list(decision.skip)} if decision.skip else {}),
     }  # fmt: skip

@@ -23,6 +23,7 @@ from tachograph.supervise.journal import (
     Entry,
 )
 from tachograph.supervise.node_memory import NodeMemory
+from tachograph.supervise.plan_memory import PlanMemory
 from tachograph.supervise.policy import EXCLUDE_NODE, LEAVE, RESTARTS, Budget
 from tachograph.supervise.totals import DECIDED, HELD, JournalTotals
 
@@ -60,6 +61,7 @@ class RunMemory:
     """Whether an attempt began of whose end nothing is noted."""
 
     checkpoints: CheckpointMemory = field(default_factory=CheckpointMemory)
+    plan: PlanMemory = field(default_factory=PlanMemory)
     nodes: NodeMemory = field(default_factory=NodeMemory)
     recovering: tuple[float, int | None] | None = None
     """When the failure was found for which the training was restarted, and the furthest step before that; None once
@@ -108,6 +110,7 @@ def take(memory: RunMemory, entry: Entry) -> None:
     """Take one more entry into account."""
     memory.nodes.take(entry)
     memory.checkpoints.take(entry)
+    memory.plan.take(entry)
     memory.totals.take(entry)
     kind = entry["kind"]
     if kind == ATTEMPT:

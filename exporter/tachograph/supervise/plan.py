@@ -13,7 +13,10 @@ from tachograph import atomic_file
 from tachograph.client.hello.plan import (
     ATTEMPT_ENVIRONMENT,
     CHECKPOINT_ENVIRONMENT,
+    CLIPPING_ENVIRONMENT,
+    RATE_ENVIRONMENT,
     REASON_ENVIRONMENT,
+    SKIP_ENVIRONMENT,
     STEP_ENVIRONMENT,
 )
 
@@ -35,6 +38,11 @@ class AttemptPlan:
     step: int | None = None
     checkpoint: str = ""
     """Where the checkpoint of that step is, as the loop said it."""
+    skip: tuple[tuple[int, int], ...] = ()
+    """Ranges of steps that are left out, without their ends."""
+    rate: float = 1.0
+    clipping: float = 1.0
+    """The factors of the learning rate, and of the norm that gradients are clipped to."""
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Write the file and return the variables that hand the plan to the training; on a full disk, without it."""
@@ -50,4 +58,7 @@ class AttemptPlan:
             REASON_ENVIRONMENT: self.reason,
             STEP_ENVIRONMENT: "" if self.step is None else str(self.step),
             CHECKPOINT_ENVIRONMENT: self.checkpoint,
+            SKIP_ENVIRONMENT: ",".join(f"{begin}:{end}" for begin, end in self.skip),
+            RATE_ENVIRONMENT: f"{self.rate:g}",
+            CLIPPING_ENVIRONMENT: f"{self.clipping:g}",
         }

@@ -67,6 +67,7 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
         if other is None or _age(rank) < _age(other):
             ranks[rank.rank] = rank
     without_step = [part.seconds_without_step for part in shown if part.seconds_without_step is not None]
+    spiked = [part.spiked_step for part in shown if part.spiked_step is not None]
     culprits = {part.culprit for part in shown if part.culprit is not None}
     return whole(
         replace(
@@ -84,6 +85,7 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
             ranks=tuple(ranks[number] for number in sorted(ranks)),
             problems=tuple(problem for part in shown for problem in part.problems),
             node="",
+            spiked_step=min(spiked) if spiked and 2 * len(spiked) >= len(shown) else None,
             gpu_trouble=tuple(trouble for part in shown for trouble in part.gpu_trouble),
         )
     )

@@ -95,6 +95,17 @@ def test_what_is_saved_once_the_loss_is_in_trouble_is_suspect(node: Any, trouble
     assert all_saves(node)[2:] == [(255.0, True, True), (300.0, True, False), (310.0, True, False)]
 
 
+def test_good_ones_are_kept_while_the_loss_is_in_trouble(node: Any) -> None:
+    """However many are saved meanwhile; of good ones the last eight."""
+    for step in range(10):
+        save(node, 0, step, step=step + 1, loss=2.0)
+    for step in range(10, 40):
+        save(node, 0, step, step=step + 1, loss=float("nan"), nonfinite_step={"loss": 10.0})
+    assert saved(node)[1] == 9
+    assert [step for step, _, suspect in all_saves(node) if not suspect] == [*range(3, 10)]
+    assert len(all_saves(node)) == 8
+
+
 def test_where_it_is_and_what_is_wrong_there(node: Any) -> None:
     """A path that is no text is left out."""
     for path, told in (("/ckpt/100", "/ckpt/100"), (7, ""), ("/ckpt/\n", ""), ("x" * 1025, "")):

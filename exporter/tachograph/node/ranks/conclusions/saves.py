@@ -77,7 +77,9 @@ class RunSaves:
         save = next((one for one in self.saves if one.step == step), None)
         if save is None or rank.hello.rank in save.ranks or save.at < rank.began:
             save = RunSave(step)
-            self.saves = [*(one for one in self.saves if one.step < step), save][-KEPT:]
+            self.saves = [*(one for one in self.saves if one.step < step), save]
+            if len(self.saves) > KEPT:  # the suspect go first: a loss may be in trouble for many saves
+                self.saves.remove(next((one for one in self.saves[:-1] if one.is_suspect), self.saves[0]))
         save.ranks.add(rank.hello.rank)
         save.at, save.time = max(save.at, rank.saved_at or 0.0), max(save.time, time)
         if rank.checkpoint_path:
