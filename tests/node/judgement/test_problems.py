@@ -114,7 +114,7 @@ def test_a_loss_that_is_lost(table: Any, hand: Any, saved: float | None, said: s
 
 @pytest.mark.parametrize(("steps", "losses"), [(20, 2), (19, 0), (20, 1), (20, 3)])
 def test_a_loss_that_does_not_recover(table: Any, hand: Any, steps: int, losses: int) -> None:
-    """Once half of the ranks that log a loss have seen a spike of 20 steps: since which step, and what to go back to."""
+    """Once half of the ranks that log a loss have seen a spike of 20 steps: since which, and what to go back to."""
     saved = {"checkpoint_step": 60.0, "checkpoint_timestamp_seconds": hand.clock.wall()}
     spike = {"loss": 9.0, "loss_spike_steps": steps, "loss_spikes_total": 1.0}
     well = {"loss": 2.0, "loss_spike_steps": 0, "loss_spikes_total": 0}
