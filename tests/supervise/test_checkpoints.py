@@ -18,7 +18,7 @@ from tachograph.supervise import checkpoint_files, history, known_checkpoints
 from tachograph.supervise.checkpoint_memory import CheckpointMemory
 from tachograph.supervise.findings import CheckpointSeen, RunSeen
 from tests.supervise.conftest import until
-from tests.supervise.world import World, dead, run
+from tests.supervise.world import BEGIN, World, dead, run
 
 NOBODY = 65534
 
@@ -124,7 +124,7 @@ def _written_and_read(tmp_path: Path) -> None:
     path.parent.chmod(0o777)
     assert fault_for_nobody(path, listing) == ""
     (path / "random.pt").chmod(0o600)
-    assert "random.pt cannot be read" in fault_for_nobody(path, listing)
+    assert "random.pt: Permission denied" in fault_for_nobody(path, listing)
 
 
 def test_what_was_never_visible_from_here_is_taken_on_trust(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_was_never_visible_from_here_is_taken_on_trust(tmp_path: Path) -> N
 
 def world(folder: Path, *paths: Path, damage: Callable[[], object], ends: int = 1) -> World:
     """A run that saves at these paths, dies once what is there is listed and damaged, and goes on."""
-    saves = tuple(CheckpointSeen(int(path.name), float(path.name), str(path)) for path in paths)
+    saves = tuple(CheckpointSeen(int(path.name), BEGIN + float(path.name), str(path)) for path in paths)
     state = folder / "state"
 
     def look(attempt: int, seconds: float) -> RunSeen:

@@ -16,7 +16,7 @@ from tachograph.supervise.findings import CheckpointSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.ledger import ACT, ASK, SHADOW
 from tachograph.supervise.supervisor import STATUS_STOPPED, Supervisor
-from tests.supervise.world import World, dead, hung, rank, run
+from tests.supervise.world import BEGIN, World, dead, hung, rank, run
 
 GONE = Unknown("the exporter does not answer")
 
@@ -366,12 +366,22 @@ def test_a_lost_run_that_never_saved_is_stopped(folder: Path) -> None:
     assert "no checkpoint is known" in world.said[-1]
 
 
+def test_checkpoints_of_a_run_of_the_same_name_are_none_of_this_one(folder: Path) -> None:
+    """The exporter shows for a while what was saved before the first attempt began."""
+    old = tuple(replace(one, time=BEGIN - 60) for one in run(saved=[380, 400]).checkpoints)
+    world = World(
+        folder, lambda attempt, _: replace(run() if attempt else dead(), checkpoints=old), ends=[(1, 9.0), (0, 9.0)]
+    )
+    assert world.supervise() == 0
+    assert world.plans[1]["TACHOGRAPH_PLAN_STEP"] == ""
+
+
 def test_a_suspect_checkpoint_is_passed_over(folder: Path) -> None:
     """A rank dies while the loss spikes: the run begins from before the spike, and what came after that is forgotten.
 
     The exporter still shows the suspect one to the next attempt.
     """
-    saved = [*run(saved=[20, 40]).checkpoints, CheckpointSeen(60, 60.0, "", is_suspect=True)]
+    saved = [*run(saved=[20, 40]).checkpoints, CheckpointSeen(60, BEGIN + 60, "", is_suspect=True)]
 
     def look(attempt: int, _: float) -> RunSeen:
         return replace(run() if attempt == 2 else dead(50 + attempt), checkpoints=tuple(saved))

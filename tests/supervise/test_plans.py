@@ -70,6 +70,28 @@ def test_a_spike_that_stays_is_left_out_and_twice_as_much_the_next_time(tmp_path
     assert plans(world) == [("", "", "1"), ("40", "65:75", "1"), ("40", "65:91", "1")]
 
 
+class Crash(BaseException):
+    """The end of a supervisor."""
+
+
+@pytest.mark.parametrize("point", ["before notify", "after keep_evidence", "before skip_batches", "after skip_batches"])
+def test_the_next_supervisor_leaves_them_out(tmp_path: Path, point: str) -> None:
+    """Once decided, wherever the last one ended; the budget is spent once."""
+
+    def crash(reached: str) -> None:
+        if reached == point:
+            raise Crash
+
+    first = World(tmp_path, lambda *_: spiked(67, saved=[40]), at=crash)
+    with pytest.raises(Crash):
+        first.supervise()
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 30.0)])
+    assert world.supervise() == 0
+    assert plans(world) == [("40", "65:75", "1")]
+    assert world.entries[-1]["kind"] == "ended"
+    assert sum(one["kind"] == "intent" and one["action"] == "skip_batches" for one in world.entries) == 1
+
+
 LADDER = """
 version: 1
 restarts: {per_hour: 9, per_run: 9}

@@ -34,7 +34,7 @@ def run(*ranks: RankSeen, saved: Sequence[int] = (), **facts: Any) -> RunSeen:
     usual = {
         "name": "r", "times": (0.0,), "state": "running", "world_size": 2, "seconds_without_step": 0.1,
         "hang_limit": 15.0, "saving_seconds": None, "culprit": None, "problems": (), "gpu_trouble": (),
-        "checkpoints": tuple(CheckpointSeen(step, float(step), "") for step in saved),
+        "checkpoints": tuple(CheckpointSeen(step, BEGIN + step, "") for step in saved),
     }  # fmt: skip
     return RunSeen(ranks=ranks or (rank(0), rank(1)), **(usual | facts))
 

@@ -42,9 +42,15 @@ def sizes(path: Path) -> dict[str, int]:
     Raise OSError.
     """
     if not path.is_dir():
-        return {"": path.stat().st_size}
+        return {"": _size(path)}
     found = (Path(folder, name) for folder, _, names in os.walk(path, onerror=_raise) for name in names)
-    return {str(each.relative_to(path)): each.stat().st_size for each in found}
+    return {str(each.relative_to(path)): _size(each) for each in found}
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file that can be read; opened, as NFS may know an old one until then."""
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def fault(path: Path, listing: Path, seconds: float) -> str:
@@ -65,15 +71,13 @@ def fault(path: Path, listing: Path, seconds: float) -> str:
 
 
 def _other_sizes(path: Path, listed: Mapping[str, int]) -> Iterator[str]:
-    """Yield each file that is gone, has another size than is listed, or cannot be read."""
+    """Yield each file that is gone, or has another size than is listed."""
     now = sizes(path)
     if missing := sorted(listed.keys() - now.keys()):
         yield f"{path / missing[0]} is gone, as are {len(missing) - 1} more of {len(listed)} files"
     for name, before in listed.items():
         if now[name] != before:
             yield f"{path / name} has {now[name]:,} bytes, and had {before:,} when it was saved"
-        if not os.access(path / name, os.R_OK):
-            yield f"{path / name} cannot be read"
 
 
 def _wrong_checksums(path: Path, deadline: float) -> Iterator[str]:

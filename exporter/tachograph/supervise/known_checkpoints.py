@@ -36,9 +36,9 @@ class KnownCheckpoints:
         self._lister: subprocess.Popen[bytes] | None = None
 
     def note(self, seen: RunSeen) -> None:
-        """Note those that all ranks have reported."""
-        memory = self._ledger.memory.checkpoints
-        new = [one for one in seen.checkpoints if one.is_durable and one not in self._noted]
+        """Note those that all ranks have reported; what was saved before the run began is another run's."""
+        memory, began = self._ledger.memory.checkpoints, self._ledger.memory.began
+        new = [one for one in seen.checkpoints if one.is_durable and one not in self._noted and one.time >= began]
         self._noted = set(seen.checkpoints)
         for one in new:
             known = memory.by_step.get(one.step)

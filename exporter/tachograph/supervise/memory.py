@@ -41,6 +41,9 @@ class RunMemory:
     """The run since it last finished; steps are the furthest that the exporter saw."""
 
     attempts: int = 0
+    began: float = math.inf
+    """When its first attempt began, by the time of the day."""
+
     best_step: int | None = None
     spent: list[tuple[float, str, str, int]] = field(default_factory=list)
     """Restarts: when, by which trigger and action, and what each cost."""
@@ -115,6 +118,7 @@ def take(memory: RunMemory, entry: Entry) -> None:
     kind = entry["kind"]
     if kind == ATTEMPT:
         memory.attempts += 1
+        memory.began = min(memory.began, entry["time"])
         memory.runs = True
     elif kind == STARTED:
         memory.due = None
