@@ -2,8 +2,8 @@
 
 As torchrun does, it ends the others when one rank fails. `--fail WHAT@STEP` has rank 1 fail in the attempts given by
 `--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, `loop` for ever, or `nan`. The batch of a `spike` spoils
-what all ranks train from then on, in each attempt. Each leaves its plan and its processes, and its ranks the steps that
-they made.
+what all ranks train from then on, in each attempt; the first goes on until it is ended. Each leaves its plan and its
+processes, and its ranks the steps that they made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
     fails = number == 1 and kind and (not given.attempts or plan.attempt in map(int, given.attempts.split(",")))
     is_spoilt = kind == "spike" and begin > int(at)
     made = (given.folder / f"steps-{number}").open("a", buffering=1)
-    for step in range(begin, given.steps):
+    last = sys.maxsize if kind == "spike" and not plan.attempt else given.steps
+    for step in range(begin, max(last, begin + 100) if given.ignore else last):
         if plan.skips(step) and not given.ignore:
             continue
         is_spoilt |= kind == "spike" and step == int(at)
