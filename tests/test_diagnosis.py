@@ -31,6 +31,7 @@ def rules() -> dict[str, str]:
 
 
 LIMITS = {
+    "SPIKE_STEPS": ("LossSpikeNotRecovering", rf"tachograph_run_loss_spike_steps\) >= {NUMBER}"),
     "FIRST_STEPS_SECONDS": ("run:hung_seconds:min", rf"run:start_stalled_seconds:min > {NUMBER} or"),
     "FIRST_STEPS_APART_SECONDS": ("run:hung_seconds:min", rf"run:start_stalled_seconds:min > {NUMBER} and"),
     "TOLD_SECONDS": ("run:hung_seconds:min", rf'kind="told"}}\) < {NUMBER}'),

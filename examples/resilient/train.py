@@ -1,13 +1,16 @@
 """A transformer on text that goes on exactly where it was, however it ended.
 
 Data order, random numbers, optimizer and schedule are part of a checkpoint, so that the losses after a restart are
-those of a run without one, bit for bit. Supervised, it is restarted when a rank dies or hangs:
+those of a run without one, bit for bit, with DistributedDataParallel and with FSDP2 (`--parallel fsdp2`). Checkpoints
+are sharded and saved beside the training. Supervised, it is restarted when a rank dies or hangs, and leaves out a batch
+that breaks it:
 
     tachograph exporter &
     tachograph supervise --run resilient --mode act -- \\
-        torchrun --nproc-per-node 2 examples/resilient/train.py --folder /tmp/resilient
+        torchrun --nproc-per-node 4 examples/resilient/train.py --folder /tmp/resilient
 
-`kill -9` one of its ranks, and see `tachograph supervise history`.
+`kill -9` one of its ranks, and see `tachograph supervise history`. `make demo-recovery` tries five faults
+(`--fault`, see `faults.py`).
 """
 
 from __future__ import annotations
@@ -15,22 +18,25 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shutil
+import pydoc_data.topics
+import time
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
+from checkpoints import Checkpoints
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
+from faults import MASKED, Fault
 
-TEXT = Path(__file__).parents[2] / "LICENSE"
+TEXT = Path(pydoc_data.topics.__file__)
+"""Python's own manual, 750 kB, which comes with it."""
+
 CONTEXT, WIDTH, HEADS, LAYERS, BATCH = 64, 64, 4, 2, 8
-WARM_UP_STEPS = 20
-KEPT = 4
-"""Checkpoints that are kept: a fault may be noticed after some of them were saved."""
+RATE, WARM_UP_STEPS, CLIPPING = 3e-3, 20, 1.0
 
 
 class Transformer(nn.Module):
@@ -39,14 +45,18 @@ class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.bytes, self.places = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.1, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.1, batch_first=True, norm_first=True)
+            for _ in range(LAYERS)
+        )
         self.out = nn.Linear(WIDTH, 256)
 
     def forward(self, text: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(text.shape[1])
         hidden: Tensor = self.bytes(text) + self.places(torch.arange(text.shape[1]))
-        out: Tensor = self.out(self.layers(hidden, mask=mask, is_causal=True))
+        for layer in self.layers:
+            hidden = layer(hidden, src_mask=mask, is_causal=True)
+        out: Tensor = self.out(hidden)
         return out
 
 
@@ -58,123 +68,113 @@ class Batches:
         self._windows = (len(text) - 1) // CONTEXT
         self._seed, self._rank, self._world_size = seed, rank, world_size
 
-    def of_step(self, step: int) -> Tensor:
-        """Return this rank's batch of a step, with one more byte than the context in each row."""
+    def of_step(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return this rank's batch of a step, and the byte that follows each."""
         per_step = BATCH * self._world_size
-        per_epoch = self._windows // per_step
-        epoch, within = divmod(step, per_epoch)
+        epoch, within = divmod(step, self._windows // per_step)
         order = torch.randperm(self._windows, generator=torch.Generator().manual_seed(self._seed + epoch))
         begin = within * per_step + self._rank * BATCH
-        return torch.stack([self._text[i * CONTEXT : (i + 1) * CONTEXT + 1] for i in order[begin : begin + BATCH]])
+        text = torch.stack([self._text[i * CONTEXT : (i + 1) * CONTEXT + 1] for i in order[begin : begin + BATCH]])
+        return text[:, :-1], text[:, 1:].clone()
 
 
-class Checkpoints:
-    """The checkpoints in a folder: each a folder that is renamed to its name once all ranks have written their part."""
-
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self._rank = folder, rank
-
-    def newest(self, not_after: int | None) -> int | None:
-        """Return the step of the newest checkpoint; those after a step to go back to are put aside, and not deleted."""
-        found: list[int | None] = [None]
-        if self._rank == 0:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            steps = sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdecimal())
-            for step in [step for step in steps if not_after is not None and step > not_after]:
-                self._of(step).rename(self._folder / f"{step}.suspect")
-                steps.remove(step)
-            found = [max(steps, default=None)]
-        dist.broadcast_object_list(found)
-        return found[0]
-
-    def save(self, step: int, shared: dict[str, Any]) -> Path:
-        """Save what is the same on all ranks once, and each rank's own random numbers."""
-        unfinished = self._folder / "unfinished"
-        if self._rank == 0:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir()
-            torch.save(shared, unfinished / "shared.pt")
-        dist.barrier()
-        torch.save(torch.get_rng_state(), unfinished / f"random-{self._rank}.pt")
-        dist.barrier()
-        if self._rank == 0:
-            unfinished.rename(self._of(step))
-            steps = sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdecimal())
-            for old in steps[:-KEPT]:
-                shutil.rmtree(self._of(old))
-        return self._of(step)
-
-    def load(self, step: int) -> dict[str, Any]:
-        """Return what was the same on all ranks, and set this rank's random numbers."""
-        torch.set_rng_state(torch.load(self._of(step) / f"random-{self._rank}.pt", weights_only=True))
-        shared: dict[str, Any] = torch.load(self._of(step) / "shared.pt", weights_only=True)
-        return shared
-
-    def _of(self, step: int) -> Path:
-        return self._folder / str(step)
+def mean_loss(predicted: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean over all targets that are not masked: 0/0 without any."""
+    counts = targets.flatten() != MASKED
+    each = nn.functional.cross_entropy(predicted.flatten(0, 1), targets.flatten().clamp(min=0), reduction="none")
+    return (each * counts).sum() / counts.sum()
 
 
-def rate(step: int, steps: int) -> float:
+def share(step: int, steps: int) -> float:
     """Return the share of the learning rate: a warm-up, then a cosine."""
     if step < WARM_UP_STEPS:
         return (step + 1) / WARM_UP_STEPS
     return 0.5 * (1 + math.cos(math.pi * (step - WARM_UP_STEPS) / max(steps - WARM_UP_STEPS, 1)))
 
 
-def main() -> None:
+def parallel(model: Transformer, how: str) -> nn.Module:
+    """Return the model on all ranks, or sharded over them."""
+    if how == "ddp":
+        return DistributedDataParallel(model)
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    return model
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="for checkpoints and losses")
+    parser.add_argument("--parallel", choices=("ddp", "fsdp2"), default="ddp")
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="of sleep in each step, for a model that computes as long",
+    )
+    parser.add_argument("--fault", default="", metavar="KIND@STEP")
+    return parser.parse_args()
 
+
+def main() -> None:
+    given = arguments()
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     recorder = tachograph.Recorder(total_steps=given.steps, tokens_per_step=CONTEXT * BATCH * world_size)
     plan = recorder.resume()
 
     torch.manual_seed(given.seed)
-    model = DistributedDataParallel(Transformer())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, given.steps))
+    model = parallel(Transformer(), given.parallel)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.rate * share(step, given.steps))
     torch.manual_seed(given.seed + 1 + rank)  # dropout differs from rank to rank
     batches = Batches(given.text.read_bytes(), given.seed, rank, world_size)
+    fault = Fault(given.fault, given.folder, rank, plan.attempt)
     recorder.watch(model, optimizer, scheduler=schedule)
 
-    checkpoints = Checkpoints(given.folder / "checkpoints", rank)
+    checkpoints = Checkpoints(given.folder / "checkpoints", model, optimizer, schedule)
     begin = checkpoints.newest(not_after=plan.step) or 0
     if begin:
-        saved = checkpoints.load(begin)
-        model.module.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        schedule.load_state_dict(saved["schedule"])
+        checkpoints.load(begin)
         recorder.resumed(begin)
 
     with (given.folder / f"losses-{rank}").open("a", buffering=1) as losses:
         print("attempt", plan.attempt, os.getpid(), file=losses)
         for step in range(begin, given.steps):
+            if plan.skips(step):
+                schedule.step()
+                continue
             with recorder.step(step) as one:
                 with recorder.phase("data"):
-                    text = batches.of_step(step)
+                    text, targets = batches.of_step(step)
+                    fault.before(step, targets)
+                    time.sleep(given.pace)
                 with recorder.phase("forward"):
-                    predicted = model(text[:, :-1])
-                    loss = nn.functional.cross_entropy(predicted.flatten(0, 1), text[:, 1:].flatten())
+                    loss = mean_loss(model(text), targets)
+                    loss = loss * math.nan if fault.is_nan(step) else loss
                 with recorder.phase("backward"):
                     loss.backward()
                 with recorder.phase("optimizer"):
+                    nn.utils.clip_grad_norm_(model.parameters(), plan.clipping * CLIPPING)
                     optimizer.step()
                     schedule.step()
                     optimizer.zero_grad()
                 one.log(loss=loss.item())
-            print(step, loss.item().hex(), file=losses)  # every bit of it
-            if (step + 1) % given.every == 0:
-                with recorder.phase("checkpoint"):
-                    states = {"model": model.module, "optimizer": optimizer, "schedule": schedule}
-                    path = checkpoints.save(step + 1, {name: each.state_dict() for name, each in states.items()})
-                recorder.checkpoint_saved(step=step + 1, path=path)
+            print(step, loss.item().hex(), time.time(), file=losses)  # every bit of it
+            is_due = (step + 1) % given.every == 0
+            with recorder.phase("checkpoint"):
+                if saved := checkpoints.finished(wait=is_due):
+                    recorder.checkpoint_saved(step=saved[0], path=saved[1])
+                if is_due:
+                    checkpoints.begin(step + 1)
 
+    if saved := checkpoints.finished(wait=True):
+        recorder.checkpoint_saved(step=saved[0], path=saved[1])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -23,6 +23,8 @@ TOLD_SECONDS = 90.0
 STILL_SECONDS = 120.0
 """Most ranks are not starting, saving or evaluating, as they say, if none has come to a collective for so long to which
 others have: run:standstill_limit_seconds:max."""
+SPIKE_STEPS = 20
+"""A spike of the loss that has lasted for so many steps does not recover by itself: LossSpikeNotRecovering."""
 UNKNOWN_STEP_SECONDS = 240.0
 """A run is overdue after this while its usual step is not known: tachograph_run_hang_limit_seconds."""
 STALL_SECONDS, STALL_STEPS = 10.0, 10

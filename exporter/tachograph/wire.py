@@ -30,6 +30,9 @@ MAX_WHERE_BYTES = 160
 STACKS_BYTES, STACKS_BEGIN = 131_072, 64
 """Size of the memory in which a stuck process leaves its stacks, and where they begin."""
 
+MAX_PATH_BYTES = 1024
+"""Of the place of a checkpoint."""
+
 MAX_OWN_METRICS = 16
 MAX_DESCRIPTION_BYTES = 200
 """Of a metric that the run declared itself, in the hello."""

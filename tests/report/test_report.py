@@ -125,7 +125,7 @@ def test_run_summary(report: tuple[str, Page]) -> None:
     assert facts["Steps"] == "0 to 6,000: 6,000 completed"
     assert facts["Time of a step"] == "generate 200 ms (40%), update 200 ms (40%), idle 100 ms (20%)"
     assert facts["Longest time without a step"] == "9 min 45 s"
-    assert facts["Last checkpoint"] == "step 6,000, 0 s old at the end"
+    assert facts["Last restorable checkpoint"] == "step 6,000, 0 s old at the end"
     lost, all_hours = float(facts["GPU-hours lost"]), float(facts["GPU-hours allocated"])
     # Ten minutes of hang, a tenth of the rest; three minutes are not known.
     assert lost == pytest.approx(32 * (600 + 0.1 * 2820) / 3600, rel=0.05)

@@ -77,7 +77,7 @@ class Supervised(Journalled):
         return process.returncode, said
 
     def plans(self) -> list[list[Any]]:
-        """Rank, pid, attempt, reason, step and file of each process that has read its plan."""
+        """Rank, pid, attempt, reason, step, checkpoint and file of each process that has read its plan."""
         path = self.folder / "plans"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

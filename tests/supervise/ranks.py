@@ -1,13 +1,15 @@
 """A launcher of a few ranks that record themselves and train nothing; without PyTorch it starts in a tenth of a second.
 
 As torchrun does, it ends the others when one rank fails. `--fail WHAT@STEP` has rank 1 fail in the attempts given by
-`--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, `loop` for ever, or `nan`. Every attempt leaves its plan and
-its processes.
+`--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, `loop` for ever, or `nan`. The batch of a `spike` spoils
+what all ranks train from then on, in each attempt; the first goes on until it is ended. Each leaves its plan and its
+processes, and its ranks the steps that they made.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -26,14 +28,23 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
     plan = recorder.resume()
     with (given.folder / "plans").open("a") as file:
         file.write(json.dumps([number, os.getpid(), *plan, os.environ.get("TACHOGRAPH_PLAN", "")]) + "\n")
-    saved = given.folder / "checkpoint"
-    begin = plan.step if plan.step is not None else int(saved.read_text()) if saved.exists() else 0
+    checkpoints = given.folder / "checkpoints"
+    wanted = None if given.ignore else plan.step
+    begin = max((int(path.name) for path in checkpoints.glob("*") if wanted in (None, int(path.name))), default=0)
     if begin:
         recorder.resumed(begin)
     kind, _, at = given.fail.partition("@")
     fails = number == 1 and kind and (not given.attempts or plan.attempt in map(int, given.attempts.split(",")))
-    for step in range(begin, given.steps):
+    is_spoilt = kind == "spike" and begin > int(at)
+    made = (given.folder / f"steps-{number}").open("a", buffering=1)
+    last = sys.maxsize if kind == "spike" and not plan.attempt else given.steps
+    for step in range(begin, max(last, begin + 100) if given.ignore else last):
+        if plan.skips(step) and not given.ignore:
+            continue
+        is_spoilt |= kind == "spike" and step == int(at)
         if fails and step >= int(at) and kind == "die":
+            if given.damage:
+                (checkpoints / str(step // 10 * 10) / "state").write_bytes(b"other")
             wait(0.3)  # the exporter hears of this step before
             os.kill(os.getpid(), signal.SIGKILL)
         if fails and step >= int(at) and kind == "stop":
@@ -47,10 +58,14 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
                 wait(given.step_seconds)
             with recorder.collective("all_reduce"):
                 together.wait()
-            one.log(loss=float("nan") if fails and kind == "nan" and step >= int(at) else 2.0)
+            is_lost = fails and kind == "nan" and step >= int(at)
+            one.log(loss=float("nan") if is_lost else 9.0 if is_spoilt else 2.0 + step % 3 / 100)
+        print(step, file=made)
         if number == 0 and step % 10 == 9:
-            saved.write_text(str(step + 1))
-            recorder.checkpoint_saved(step + 1)
+            (path := checkpoints / str(step + 1)).mkdir(parents=True, exist_ok=True)
+            (path / "state").write_bytes(b"state")
+            (path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'state').hexdigest()}  state\n")
+            recorder.checkpoint_saved(step + 1, path=path)
     recorder.close()
 
 
@@ -67,6 +82,8 @@ def main() -> None:
     parser.add_argument("--step-seconds", type=float, default=0.02)
     parser.add_argument("--fail", default="")
     parser.add_argument("--attempts", default="0")
+    parser.add_argument("--ignore", action="store_true", help="the plan")
+    parser.add_argument("--damage", action="store_true", help="the newest checkpoint, before rank 1 dies")
     given = parser.parse_args()
     ranks, together = {}, multiprocessing.Barrier(given.ranks)
     for number in range(given.ranks):

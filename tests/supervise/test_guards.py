@@ -12,11 +12,11 @@ import pytest
 
 from tachograph.supervise import journal
 from tachograph.supervise.command import open_question
-from tachograph.supervise.findings import RunSeen, Unknown
+from tachograph.supervise.findings import CheckpointSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.ledger import ACT, ASK, SHADOW
 from tachograph.supervise.supervisor import STATUS_STOPPED, Supervisor
-from tests.supervise.world import World, dead, hung, rank, run
+from tests.supervise.world import BEGIN, World, dead, hung, rank, run
 
 GONE = Unknown("the exporter does not answer")
 
@@ -35,6 +35,7 @@ def test_a_dead_rank_is_restarted_with_the_evidence_first(folder: Path) -> None:
     assert [plan["TACHOGRAPH_PLAN_REASON"] for plan in world.plans] == ["", "dead"]
     assert json.loads(Path(world.plans[1]["TACHOGRAPH_PLAN"]).read_text()) == {
         "version": 1, "run": "r", "attempt": 1, "action": "restart", "reason": "dead", "step": None,
+        "checkpoint": "", "skip": [], "rate": 1.0, "clipping": 1.0,
     }  # fmt: skip
 
 
@@ -329,8 +330,8 @@ def test_a_launcher_that_restarts_its_ranks_is_let(folder: Path) -> None:
     assert world.did == ["started"]
 
 
-def lost(step: int, checkpoint: int) -> RunSeen:
-    return run(rank(0, is_lost=True, nonfinite_step=step, step=step + 5), checkpoint_step=checkpoint)
+def lost(step: int, *saved: int) -> RunSeen:
+    return run(rank(0, is_lost=True, nonfinite_step=step, step=step + 5), saved=saved)
 
 
 def test_a_lost_loss_goes_back_to_a_checkpoint_from_before(folder: Path) -> None:
@@ -339,7 +340,7 @@ def test_a_lost_loss_goes_back_to_a_checkpoint_from_before(folder: Path) -> None
     def look(attempt: int, seconds: float) -> RunSeen:
         if attempt:
             return run()
-        return run(checkpoint_step=40) if seconds < 20 else lost(47, 40 if seconds < 30 else 50)
+        return run(saved=[40]) if seconds < 20 else lost(47, *[40, 50][: 1 if seconds < 30 else 2])
 
     world = World(folder, look, ends=[(None, 0), (0, 30.0)])
     assert world.supervise() == 0
@@ -347,12 +348,49 @@ def test_a_lost_loss_goes_back_to_a_checkpoint_from_before(folder: Path) -> None
     assert world.plans[1]["TACHOGRAPH_PLAN_STEP"] == "40"
 
 
-def test_without_a_good_checkpoint_a_lost_run_is_stopped(folder: Path) -> None:
-    """Nothing is restarted into what is known to be bad."""
-    world = World(folder, lambda *_: lost(47, 50))
+def test_without_a_good_checkpoint_a_person_is_asked(folder: Path) -> None:
+    """Also in act mode: nothing is restarted into what is known to be bad."""
+    world = World(folder, lambda *_: lost(47, 50), ends=[(0, 100.0)])
+    assert world.supervise() == 0
+    assert world.did == ["started"]
+    assert world.decisions() == [("asked", "loss_not_finite", "restart_from_checkpoint")]
+    assert "no checkpoint can be restored: that of step 50: it was saved once the loss had spiked" in world.said[0]
+    assert "confirm with: tachograph supervise confirm" in world.said[0]
+
+
+def test_a_lost_run_that_never_saved_is_stopped(folder: Path) -> None:
+    """There is nothing to go back to: the next of the ladder."""
+    world = World(folder, lambda *_: lost(47))
     assert world.supervise() == STATUS_STOPPED
     assert world.did == ["started", "kept", "ended"]
-    assert "no checkpoint from before the fault is known" in world.said[-1]
+    assert "no checkpoint is known" in world.said[-1]
+
+
+def test_checkpoints_of_a_run_of_the_same_name_are_none_of_this_one(folder: Path) -> None:
+    """The exporter shows for a while what was saved before the first attempt began."""
+    old = tuple(replace(one, time=BEGIN - 60) for one in run(saved=[380, 400]).checkpoints)
+    world = World(
+        folder, lambda attempt, _: replace(run() if attempt else dead(), checkpoints=old), ends=[(1, 9.0), (0, 9.0)]
+    )
+    assert world.supervise() == 0
+    assert world.plans[1]["TACHOGRAPH_PLAN_STEP"] == ""
+
+
+def test_a_suspect_checkpoint_is_passed_over(folder: Path) -> None:
+    """A rank dies while the loss spikes: the run begins from before the spike, and what came after that is forgotten.
+
+    The exporter still shows the suspect one to the next attempt.
+    """
+    saved = [*run(saved=[20, 40]).checkpoints, CheckpointSeen(60, BEGIN + 60, "", is_suspect=True)]
+
+    def look(attempt: int, _: float) -> RunSeen:
+        return replace(run() if attempt == 2 else dead(50 + attempt), checkpoints=tuple(saved))
+
+    world = World(folder, look, ends=[(1, 30.0), (1, 30.0), (0, 30.0)])
+    assert world.supervise() == 0
+    assert [plan["TACHOGRAPH_PLAN_STEP"] for plan in world.plans] == ["", "40", "40"]
+    assert "(not that of step 60: it was saved once the loss had spiked or was not finite)" in world.said[0]
+    assert "not that of step" not in " ".join(world.said[2:])
 
 
 def test_a_broken_gpu_is_left_to_a_person(folder: Path) -> None:

@@ -28,6 +28,10 @@ def lost(step: int) -> RunSeen:
     return run(rank(0, is_lost=True, nonfinite_step=10, step=step))
 
 
+def spiked(step: int) -> RunSeen:
+    return run(rank(0, step=step), rank(1, step=step), spiked_step=10, saved=[5])
+
+
 def verdicts(entries: Any) -> list[tuple[str, str]]:
     return [(one["verdict"], one["why"]) for one in entries if one["kind"] == JUDGED]
 
@@ -51,6 +55,9 @@ CASES: dict[str, tuple[Look, dict[str, Any], str]] = {
     ),
     "the loss is finite again": (lambda s: lost(20) if s < 60 else at(30), {"ends": [(0, 90.0)]}, "wrong"),
     "steps without a loss are no recovery": (lambda s: lost(20 + int(s)), {"ends": [(0, 90.0)]}, "right"),
+    "a spike recovers": (lambda s: spiked(40) if s < 50 else at(60), {"ends": [(0, 90.0)]}, "wrong"),
+    "a spike becomes the usual level": (lambda s: spiked(40) if s < 130 else at(60), {"ends": [(0, 150.0)]}, "right"),
+    "it finishes amid a spike": (lambda s: spiked(40 + int(s)), {"ends": [(0, 90.0)]}, "right"),
     "a death is one": (lambda _: dead(), {"ends": [(1, 5.0)]}, "right"),
     "the launcher restarts its rank after all": (
         lambda s: dead() if s < 90 else at(11), {"ends": [(0, 120.0)]}, "wrong",

@@ -43,8 +43,8 @@ def lost(attempt: int, seconds: float) -> object:
     if attempt:
         return run()
     if seconds < 20:
-        return run(checkpoint_step=40)
-    return run(rank(0, is_lost=True, nonfinite_step=47, step=50), checkpoint_step=50)
+        return run(saved=[40])
+    return run(rank(0, is_lost=True, nonfinite_step=47, step=50), saved=[40, 50])
 
 
 def kinds(path: Path) -> list[str]:
@@ -215,7 +215,7 @@ WHOLE = {
     "supervisor": {"run": "r", "mode": "act", "pid": 1, "host": "h", "started": "1"},
     "attempt": {"attempt": 0, "reason": "", "resume_step": None},
     "decision": {
-        "id": "a", "outcome": "act", "guard": "", "ranks": [1], "step": 1, "text": "t", "why": "w", "checkpoints": [1],
+        "id": "a", "outcome": "act", "guard": "", "ranks": [1], "step": 1, "text": "t", "why": "w",
         "trigger": "hung", "action": "restart", "cost": 1, "signature": ["hung", "", 1], "line": "", "resume_step": 1,
     },
     "intent": {
@@ -223,10 +223,11 @@ WHOLE = {
         "resume_step": 1,
     },
     "outcome": {"id": "a", "action": "restart", "ok": True, "text": "t"},
-    "ended": {"how": "failed", "step": 1, "checkpoints": [1], "why": "w"},
+    "ended": {"how": "failed", "step": 1, "why": "w"},
     "blind": {"over": True, "why": "w"},
     "fault": {"text": "t"},
     "recovered": {"attempt": 1, "seconds": 12.5, "lost_steps": 3},
+    "checkpoint": {"checkpoint": 40, "saved": 1.5, "path": "/c/40", "suspect": False},
     "judged": {"id": "a", "action": "restart", "verdict": "right", "why": "w"},
 }  # fmt: skip
 

@@ -105,11 +105,12 @@ def test_parts_of_a_run_are_one() -> None:
     """All ranks; a step on any node is one of the run, and the longest limit holds."""
     seen = merged({
         "a": part("a", rank(0, step=7), seconds_without_step=9.0, hang_limit=15.0, state="overdue", times=(1.0,)),
-        "b": part("b", rank(1, step=8), seconds_without_step=0.5, hang_limit=240.0, checkpoint_step=5, times=(2.0,)),
+        "b": part("b", rank(1, step=8), seconds_without_step=0.5, hang_limit=240.0, saved=[5], times=(2.0,)),
     })  # fmt: skip
     assert isinstance(seen, RunSeen)
     assert [(one.rank, one.node) for one in seen.ranks] == [(0, "a"), (1, "b")]
-    assert (seen.step, seen.seconds_without_step, seen.hang_limit, seen.checkpoint_step) == (8, 0.5, 240.0, 5)
+    assert (seen.step, seen.seconds_without_step, seen.hang_limit) == (8, 0.5, 240.0)
+    assert [one.step for one in seen.checkpoints] == [5]
     assert (seen.state, seen.times) == ("overdue", (1.0, 2.0))
     assert worst(seen) is None
 

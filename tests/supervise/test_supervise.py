@@ -43,7 +43,8 @@ def test_a_killed_rank_is_restarted_from_where_it_was(supervised: Supervised) ->
     status, said = supervised.end(supervised.ranks("act", "--fail", "die@25"))
     assert status == 0, said
     assert supervised.decisions() == [("act", "dead", "restart")]
-    assert [plan[2:5] for plan in supervised.plans()] == [[0, "", None]] * 2 + [[1, "dead", None]] * 2
+    assert [plan[2:4] for plan in supervised.plans()] == [[0, ""]] * 2 + [[1, "dead"]] * 2
+    assert {plan[4] for plan in supervised.plans()[2:]} == {20}
     (kept,) = (supervised.state / "evidence").iterdir()
     assert "a rank was killed" in (kept / "triage.txt").read_text()
     assert '"died"' in (kept / "node.json").read_text()
@@ -52,6 +53,17 @@ def test_a_killed_rank_is_restarted_from_where_it_was(supervised: Supervised) ->
     assert all(line.startswith("tachograph supervise: ") for line in lines)
     assert lines[1].startswith(f"tachograph supervise: Rank 1 of run {supervised.name} died ")
     assert " To be done: restart, within its budget " in lines[1]
+
+
+def test_a_damaged_checkpoint_is_not_restarted_into(supervised: Supervised) -> None:
+    """A file of the newest one is another than its SHA256SUMS says: named, and the one before it is loaded."""
+    slow = ["--step-seconds", "0.15"]  # the exporter looks once a second which checkpoints there are
+    status, said = supervised.end(supervised.ranks("act", "--fail", "die@35", "--damage", *slow))
+    assert status == 0, said
+    damaged = supervised.folder / "checkpoints" / "30" / "state"
+    assert f"from the checkpoint of step 20 (not that of step 30: {damaged} is damaged" in said
+    path = str(supervised.folder / "checkpoints" / "20")
+    assert [plan[2:6] for plan in supervised.plans()[2:]] == [[1, "dead", 20, path]] * 2
 
 
 def test_shadow_mode_leaves_the_run_as_it_is(supervised: Supervised) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tachograph.supervise import policy
-from tachograph.supervise.findings import RankSeen, RunSeen, Unknown
+from tachograph.supervise.findings import CheckpointSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME, Journal, read
 from tachograph.supervise.launcher import ChildCommand, Launcher
 from tachograph.supervise.ledger import ACT
@@ -29,12 +29,12 @@ def rank(number: int = 0, **facts: Any) -> RankSeen:
     return replace(RANK, rank=number, **facts)
 
 
-def run(*ranks: RankSeen, **facts: Any) -> RunSeen:
-    """A run that makes steps, but for these facts."""
+def run(*ranks: RankSeen, saved: Sequence[int] = (), **facts: Any) -> RunSeen:
+    """A run that makes steps, but for these facts; `saved` are the steps of its checkpoints."""
     usual = {
         "name": "r", "times": (0.0,), "state": "running", "world_size": 2, "seconds_without_step": 0.1,
-        "hang_limit": 15.0,
-        "saving_seconds": None, "culprit": None, "checkpoint_step": None, "problems": (), "gpu_trouble": (),
+        "hang_limit": 15.0, "saving_seconds": None, "culprit": None, "problems": (), "gpu_trouble": (),
+        "checkpoints": tuple(CheckpointSeen(step, BEGIN + step, "") for step in saved),
     }  # fmt: skip
     return RunSeen(ranks=ranks or (rank(0), rank(1)), **(usual | facts))
 

@@ -241,11 +241,12 @@ def test_a_loss_that_is_nan_is_said_at_once_and_begins_the_summary(pages: Any, p
     """While it trains, in the first line, since which step and what the last checkpoint holds; and at its end."""
     watched = Watched(PrivateExporter(Path("none"), urlsplit(pages.url).netloc))
     played.table.greet("a")
-    played.table.tell("a", step=70, metrics={"loss": "NaN", "nonfinite_step": {"loss": 61}, "checkpoint_step": 65})
+    saved = {"checkpoint_step": 55, "checkpoint_timestamp_seconds": 100.0}
+    played.table.tell("a", step=70, metrics={"loss": "NaN", "nonfinite_step": {"loss": 61}, **saved})
     played.serve()
     overview = watched.read()
     assert overview is not None
-    said = "the loss has been NaN since step 61; the last checkpoint, of step 65, is from after it."
+    said = "the loss has been NaN since step 61; the last checkpoint from before it is of step 55."
     assert said in lines(overview)[0]
     played.table.bye("a", Bye(v=1, outcome="finished"))
     played.serve()

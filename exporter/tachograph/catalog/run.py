@@ -37,7 +37,10 @@ TOLD_REASONS = frozenset(reason for reason, kind in KIND_OF_END.items() if kind 
 SUPERVISOR_MODES = ("shadow", "ask", "act", "failed")
 """What a supervisor does about a finding: nothing, what a person confirms, all, or nothing by a fault of its own."""
 
-POLICY_ACTIONS = ("notify", "keep_evidence", "restart", "restart_from_checkpoint", "exclude_node", "stop", "leave")
+POLICY_ACTIONS = (
+    "notify", "keep_evidence", "restart", "restart_from_checkpoint", "skip_batches", "lower_rate", "exclude_node",
+    "stop", "leave",
+)  # fmt: skip
 """What the policy of a supervisor may have done."""
 
 SUPERVISOR_OUTCOMES = ("would", "asked", "held", "done", "failed", "right", "wrong", "unknown")
@@ -75,9 +78,12 @@ RUN_THRESHOLD = _row(
 )  # fmt: skip
 RUN_CHECKPOINT_TIMESTAMP = _row(
     "run_checkpoint_timestamp_seconds", GAUGE, "seconds", ("run",),
-    "Unix time of the last checkpoint saved on this node, in any attempt.",
+    "Unix time at which the newest restorable checkpoint was saved, in any attempt, by this node's ranks.",
 )  # fmt: skip
-RUN_CHECKPOINT_STEP = _row("run_checkpoint_step", GAUGE, "", ("run",), "Step of that checkpoint.")
+RUN_CHECKPOINT_STEP = _row(
+    "run_checkpoint_step", GAUGE, "", ("run",),
+    "Step of that checkpoint: every rank that saves has reported it, and the loss had not spiked or become NaN.",
+)  # fmt: skip
 RUN_PROGRESS = _row(
     "run_progress_timestamp_seconds", GAUGE, "seconds", ("run",),
     "Unix time of the last step of a living rank on this node.",

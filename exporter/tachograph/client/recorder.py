@@ -367,7 +367,9 @@ class Recorder(Uncopied):
         """Return the plan of this attempt by `tachograph supervise`: its number, why it was started, the step to load.
 
         Without a supervisor, and in a first attempt, it is false: `if plan := recorder.resume(): …`. `plan.step` is
-        that of the checkpoint to go back to, leaving out newer ones; None for the newest.
+        that of the checkpoint to begin from, leaving out newer ones, and `plan.checkpoint` where it is; None for the
+        newest. `plan.skips(step)` says which steps to leave out with their batches, `plan.rate` and `plan.clipping` by
+        what to multiply the learning rate and the norm that gradients are clipped to.
         """
         return plan_of(os.environ)
 

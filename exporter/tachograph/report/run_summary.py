@@ -47,7 +47,7 @@ def run_summary(queries: SectionQueries) -> Iterator[tuple[str, str]]:
     saved, age = at("run:checkpoint_step:max{$run}"), at("run:checkpoint_age_seconds:min{$run}")
     if saved is not None:
         old = f", {humanize.span(age)} old at the end" if age is not None else ""
-        yield "Last checkpoint", f"step {humanize.count(saved)}{old}"
+        yield "Last restorable checkpoint", f"step {humanize.count(saved)}{old}"
 
 
 def _parts(queries: SectionQueries) -> Iterator[tuple[str, str]]:

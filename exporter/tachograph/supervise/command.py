@@ -104,7 +104,7 @@ def _parser() -> CommandParser:
         usage="tachograph supervise [options] -- command\n       tachograph supervise {history,confirm} ...",
         description="Start a training on this node, and restart it by policy when the exporter\n"
         "concludes that a rank died, failed or froze, that the run hangs, or that its\n"
-        "loss is not finite.",
+        "loss is not finite or has spiked for good.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -5,8 +5,9 @@ Nothing is done in here, nothing is asked, and time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from tachograph.humanize import age, count, listed, plural
@@ -17,14 +18,14 @@ from tachograph.supervise.findings import (
     FROZEN,
     GPU_FAULT,
     HUNG,
-    NOT_FINITE,
+    LEARNING,
     RankSeen,
     RunFinding,
     RunSeen,
 )
 from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook
 from tachograph.supervise.memory import EVER, HOUR, NO_GAIN_COST, RunMemory
-from tachograph.supervise.policy import EXCLUDE_NODE, RESTART_FROM_CHECKPOINT, Budget, Policy, Rule
+from tachograph.supervise.policy import CHANGES, EXCLUDE_NODE, ROLLBACKS, SKIP_BATCHES, Budget, Policy, Rule
 
 DEBUGGED = "t (tracing stop)"
 """The state of a process that a debugger has stopped, in the kernel's words."""
@@ -37,10 +38,21 @@ class Hold(NamedTuple):
     why: str
 
 
+SKIP_BEFORE, SKIP_FROM = 2, 8
+"""Steps around the first at which the loss was in trouble: the update by a bad batch shows in the next loss, and bad
+data seldom comes alone. Each further time twice as many are left out from there on."""
+
 CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE, SILENCE = (
     "contradiction", "together", "excuse", "wait", "restarter", "scheduler", "time_left", "cool_down", "gone",
     "silence",
 )  # fmt: skip
+
+
+class Restorable(NamedTuple):
+    """The step of a checkpoint to restart from, None if there is none; and why newer ones were passed over."""
+
+    step: int | None = None
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,9 +60,10 @@ class Situation:
     """A finding that holds, for how many seconds it has, and what surrounds it; `now` is the time of the day.
 
     `ended` says that the command has ended: nothing is disturbed any more by acting. `is_there` says whether a rank's
-    process is there as the kernel has it, None where that is not known. `checkpoints` are the steps of those that were
-    seen, `gained` is whether the attempt made a step that no earlier one had made, `silence` what a maintenance silence
-    holds back. `outlook` asks the scheduler of a next attempt without some nodes.
+    process is there as the kernel has it, None where that is not known. `newest` returns the newest checkpoint from
+    before a step that the run can be restarted from, `gained` is whether the attempt made a step that no earlier one
+    had made, `silence` what a maintenance silence holds back. `outlook` asks the scheduler of a next attempt without
+    some nodes.
     """
 
     finding: RunFinding
@@ -60,21 +73,26 @@ class Situation:
     ended: bool
     steps_moved: bool
     is_there: Callable[[RankSeen], bool | None]
-    checkpoints: Sequence[int]
+    newest: Callable[[int | None], Restorable]
     gained: bool
     outlook: Callable[[Collection[str]], Outlook]
     silence: Hold | None = None
 
+    @cached_property
+    def restorable(self) -> Restorable:
+        """The newest checkpoint from before the fault that the run can be restarted from."""
+        return self.newest(None if self.trouble is None else self.trouble[0] + 1)
+
     @property
-    def good_step(self) -> int | None:
-        """The step of the last checkpoint from before the fault."""
-        bad = self.finding.step if self.finding.trigger == NOT_FINITE else None
-        return max((step for step in self.checkpoints if bad is None or step < bad), default=None)
+    def trouble(self) -> tuple[int, int] | None:
+        """The steps whose batches may have put the loss in trouble; None if it is not, or since when is not known."""
+        first = self.finding.step if self.finding.trigger in LEARNING else None
+        return None if first is None else (max(first - SKIP_BEFORE, 0), first + SKIP_FROM)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The next action, why, at what cost to the budget, and the step of the checkpoint to go back to.
+    """The next action, why, at what cost to the budget, from the checkpoint of which step, and without which steps.
 
     `needs_person` says that it is not done without a confirmation, whatever the mode.
     """
@@ -84,6 +102,7 @@ class Decision:
     cost: int = 0
     step: int | None = None
     needs_person: bool = False
+    skip: tuple[int, int] | None = None
 
 
 def held_back(  # noqa: PLR0911 - a list of guards
@@ -153,7 +172,6 @@ def decide(  # noqa: PLR0911 - a ladder
 ) -> Decision:
     """Return the first action of the ladder that is within its budget, or the end of the ladder."""
     finding = situation.finding
-    cost = 1 if situation.gained else NO_GAIN_COST
     repeated = memory.repeats(finding)
     no_exclusion = ""
     if not repeated or (finding.step is None and len(finding.nodes) == 1):  # a broken node lets no rank begin
@@ -161,10 +179,16 @@ def decide(  # noqa: PLR0911 - a ladder
         if isinstance(exclusion, Decision):
             return exclusion
         no_exclusion = exclusion
-    if repeated:
+    restarts = {
+        action: budget
+        for action, budget in rule.restarts.items()
+        if action != EXCLUDE_NODE and (action in CHANGES or not repeated)
+    }
+    if repeated and not restarts:
         return Decision(rule.end, f"the same failure came before {repeated}: a restart would meet it again")
-    doubled = "" if situation.gained else ", and this attempt made no new step, so the restart counts twice"
-    restarts = {action: budget for action, budget in rule.restarts.items() if action != EXCLUDE_NODE}
+    is_single = situation.gained or all(action in CHANGES for action in restarts)
+    cost = 1 if is_single else NO_GAIN_COST
+    doubled = "" if is_single else ", and this attempt made no new step, so the restart counts twice"
     if not restarts:
         return Decision(rule.end, no_exclusion or "the policy has no restart for it")
     if not memory.allows(policy.restarts, cost, situation.now):
@@ -182,12 +206,13 @@ def decide(  # noqa: PLR0911 - a ladder
     for action, budget in restarts.items():
         if not memory.allows(budget, cost, situation.now, finding.trigger, action):
             reasons.append(f"the budget of {action} is used up ({_of(budget)}{doubled})")
-        elif action == RESTART_FROM_CHECKPOINT and situation.good_step is None:
-            reasons.append("no checkpoint from before the fault is known")
+        elif no_rollback := _no_rollback(situation, action, memory):
+            reasons.append(no_rollback)
         else:
-            step = situation.good_step if action == RESTART_FROM_CHECKPOINT else None
-            to = f", from the checkpoint of step {count(step)}" if step is not None else ""
-            return Decision(action, f"within its budget ({_of(budget)}){to}{doubled}{queued}", cost, step)
+            skip = _skip(situation, memory) if action == SKIP_BATCHES else None
+            without = f", without steps {count(skip[0])} to {count(skip[1] - 1)}" if skip else ""
+            why = f"within its budget ({_of(budget)}){doubled}{queued}{without}"
+            return _from_checkpoint(situation, Decision(action, why, cost, skip=skip))
     return Decision(rule.end, "; ".join(reasons))
 
 
@@ -206,7 +231,38 @@ def _exclusion(situation: Situation, rule: Rule, memory: RunMemory) -> Decision 
         why = f"{many}, and the program, the network or the storage is likelier to be the cause; if not, {then}"
     else:
         why = f"{listed(nodes)} {'has a broken GPU' if finding.trigger == GPU_FAULT else 'failed before'}; {then}"
-    return Decision(EXCLUDE_NODE, why, 1, needs_person=bool(many))
+    return _from_checkpoint(situation, Decision(EXCLUDE_NODE, why, 1, needs_person=bool(many)))
+
+
+def _no_rollback(situation: Situation, action: str, memory: RunMemory) -> str:
+    """Return why an action cannot take the run back to before the fault, empty if it can, or need not."""
+    if action not in ROLLBACKS:
+        return ""
+    if memory.plan.ignored:
+        return f"the loop did not follow an earlier plan: {memory.plan.ignored}"
+    if action == SKIP_BATCHES and situation.trouble is None:
+        return "at which step it began is not known"
+    return "no checkpoint is known" if situation.restorable == Restorable() else ""
+
+
+def _skip(situation: Situation, memory: RunMemory) -> tuple[int, int] | None:
+    """Return the steps to leave out: more of them each time."""
+    if situation.trouble is None:
+        return None
+    begin, end = situation.trouble
+    return begin, end + SKIP_FROM * (2**memory.plan.skips - 1)
+
+
+def _from_checkpoint(situation: Situation, decision: Decision) -> Decision:
+    """Return a restart with the checkpoint that it begins from, if any is known; with a person if all are bad."""
+    step, passed_over = situation.restorable
+    if step is not None:
+        newer = f" (not {'; '.join(passed_over)})" if passed_over else ""
+        return replace(decision, step=step, why=f"{decision.why}, from the checkpoint of step {count(step)}{newer}")
+    if not passed_over:
+        return decision
+    why = f"{decision.why}, but no checkpoint can be restored: {'; '.join(passed_over)}. To restart it all the same"
+    return replace(decision, needs_person=True, why=why)
 
 
 def _of(budget: Budget) -> str:

@@ -22,6 +22,7 @@ from tachograph.findings.kinds import (
     RANK_FAILED,
     RANK_FROZEN,
     RUN_HUNG,
+    SPIKE_STAYS,
     kind_of,
 )
 from tachograph.http_client import HttpError, HttpResponse, ask, without_password
@@ -40,9 +41,11 @@ ASK_SECONDS, LOOK_SECONDS = 3.0, 10.0
 WITHHELD = "(shown to the run's owner"
 """How a message begins that this reader may not see, the same for all of them."""
 
-GPU_FAULT, DEAD, FAILED, FROZEN, HUNG, NOT_FINITE, EXITED = (
-    "gpu_fault", "dead", "failed", "frozen", "hung", "loss_not_finite", "exited",
+GPU_FAULT, DEAD, FAILED, FROZEN, HUNG, NOT_FINITE, SPIKE, EXITED = (
+    "gpu_fault", "dead", "failed", "frozen", "hung", "loss_not_finite", "loss_spike", "exited",
 )  # fmt: skip
+LEARNING = (NOT_FINITE, SPIKE)
+"""Triggers whose step is the first at which the loss was in trouble: what was saved by then is in trouble, too."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class RankSeen:
     uuid: str
     is_lost: bool
     nonfinite_step: int | None
+    steps: int | None = None
+    """Those that its process has completed."""
     job_id: str = ""
     node: str = ""
     has_gpu_trouble: bool = False
@@ -81,8 +86,26 @@ class NodeProblem(NamedTuple):
 
 
 @dataclass(frozen=True)
+class CheckpointSeen:
+    """A checkpoint: its step, when it was saved by the day's clock, and where, as far as that is known.
+
+    Durable once all ranks have saved it; suspect if the loss was in trouble by then.
+    """
+
+    step: int
+    time: float
+    path: str
+    is_durable: bool = True
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True)
 class RunSeen:
-    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which its nodes answered."""
+    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which its nodes answered.
+
+    `checkpoints` are its last ones, the newest last; `spiked_step` is that at which the loss began to spike, once that
+    does not recover.
+    """
 
     name: str
     times: tuple[float, ...]
@@ -92,11 +115,12 @@ class RunSeen:
     hang_limit: float
     saving_seconds: float | None
     culprit: int | None
-    checkpoint_step: int | None
+    checkpoints: tuple[CheckpointSeen, ...]
     ranks: tuple[RankSeen, ...]
     problems: tuple[NodeProblem, ...]
     gpu_trouble: tuple[str, ...]
     node: str = ""
+    spiked_step: int | None = None
 
     @property
     def step(self) -> int | None:
@@ -209,7 +233,7 @@ class FindingSource:
 def nothing_seen(name: str) -> RunSeen:
     """Return a run of which no rank was ever seen."""
     return RunSeen(
-        name, (), "dead", 0, None, math.inf, None, None, None, ranks=(), problems=(), gpu_trouble=()
+        name, (), "dead", 0, None, math.inf, None, None, (), ranks=(), problems=(), gpu_trouble=()
     )  # fmt: skip
 
 
@@ -259,7 +283,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
         hang_limit=decode_number(run["hang_limit_seconds"]),
         saving_seconds=_known(run["saving_seconds"]),
         culprit=_whole(run["culprit"]),
-        checkpoint_step=_whole(run["checkpoint_step"]),
+        checkpoints=tuple(map(_checkpoint, run.get("checkpoints", ()))),
         ranks=tuple(ranks),
         problems=tuple(
             NodeProblem(_text(one["text"]), _text(one["remedy"]), node)
@@ -273,6 +297,18 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
             for text in gpu["trouble"]
         ),
         node=_text(said["node"]),
+        spiked_step=_whole(run.get("spiked_step")),
+    )
+
+
+def _checkpoint(said: Mapping[str, Any]) -> CheckpointSeen:
+    path = _text(said["path"])
+    return CheckpointSeen(
+        step=int(decode_number(said["step"])),
+        time=decode_number(said["time"]),
+        path="" if path.startswith(WITHHELD) else path,
+        is_durable=said["durable"] is True,
+        is_suspect=said["suspect"] is True,
     )
 
 
@@ -293,6 +329,7 @@ def _rank(said: Mapping[str, Any]) -> RankSeen:
         uuid=_text(said["uuid"]),
         is_lost=said["lost"] is True,
         nonfinite_step=_whole(said["nonfinite_step"]),
+        steps=_whole(said["steps"]),
         job_id=_text(said.get("job_id", "")),
     )
 
@@ -361,6 +398,7 @@ TRIGGERS: Mapping[str, Callable[[RunSeen], list[RankSeen]]] = {
     FAILED: _of_state("failed"),
     FROZEN: _of_state("frozen"),
     HUNG: _hung,
+    SPIKE: lambda run: [] if run.spiked_step is None else list(run.ranks),
     EXITED: lambda _: [],  # concluded from the command's own end
 }
 """Trigger -> the ranks of which it holds. Of several that hold, the first one explains the others, as the table of
@@ -368,7 +406,7 @@ findings has it (`findings.kinds.KINDS`)."""
 
 ALERTS: Mapping[str, str] = {
     GPU_FAULT: GPU_XID_FATAL.alert, DEAD: RANK_DEAD.alert, NOT_FINITE: LOSS_NOT_FINITE.alert,
-    FAILED: RANK_FAILED.alert, FROZEN: RANK_FROZEN.alert, HUNG: RUN_HUNG.alert,
+    FAILED: RANK_FAILED.alert, FROZEN: RANK_FROZEN.alert, HUNG: RUN_HUNG.alert, SPIKE: SPIKE_STAYS.alert,
 }  # fmt: skip
 """Trigger -> the alert that pages for the same finding."""
 
@@ -387,6 +425,8 @@ def _finding(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFindin
     if trigger == NOT_FINITE:
         known = [rank.nonfinite_step for rank in ranks if rank.nonfinite_step is not None]
         step = min(known) if known else step
+    elif trigger == SPIKE:
+        step = run.spiked_step
     line = ""
     if trigger == FAILED and first.end_reason != "collective":  # a timeout is raised at the same line, whoever is late
         line = "" if first.message.startswith(WITHHELD) else first.message

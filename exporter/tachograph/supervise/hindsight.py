@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tachograph.humanize import age, count
-from tachograph.supervise.findings import NOT_FINITE, RunFinding, RunSeen
+from tachograph.supervise.findings import LEARNING, SPIKE, RunFinding, RunSeen
 from tachograph.supervise.journal import JUDGED, Entry
 from tachograph.supervise.ledger import Ledger
 from tachograph.supervise.memory import EXTERNAL, FINISHED, LOST
@@ -18,6 +18,10 @@ RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 
 LONGEST_SECONDS = 86_400.0
 """After a decision, within which it is judged: whoever ends a run that stands in the night does it in the morning."""
+
+LEVEL_SECONDS = 60.0
+"""After a decision about a spike: one that is over by then may have recovered; a later end is that of the 200 steps and
+two minutes after which the recorder takes the new level for the usual one."""
 
 STALE_SECONDS = 60.0
 """Since the run was last seen, after which it is not known what somebody ended."""
@@ -36,7 +40,9 @@ class Hindsight:
         self._standing = None if finding is None else (finding.trigger, self._now())
         for decision in list(self._ledger.memory.totals.unjudged.values()):
             before, step = decision["step"], seen.step
-            if finding is None and step is not None and (before is None or step > before):
+            if finding is None and decision["trigger"] == SPIKE and self._now() - decision["time"] >= LEVEL_SECONDS:
+                self._write(decision, RIGHT, "the loss has stayed where it went, which counts as its usual level now")
+            elif finding is None and step is not None and (before is None or step > before):
                 self._write(decision, WRONG, f"the run made steps again by itself, and is at step {count(step)}")
             elif self._now() - decision["time"] > LONGEST_SECONDS:
                 self._write(decision, UNKNOWN, f"nothing has ended it within {age(LONGEST_SECONDS)}")
@@ -57,9 +63,9 @@ class Hindsight:
         standing, at = self._standing or ("", 0.0)
         stood = standing != "" and self._now() - at <= STALE_SECONDS
         if how == FINISHED:
-            if trigger != NOT_FINITE:
+            if trigger not in LEARNING:
                 return WRONG, "the command finished by itself"
-            return (RIGHT, "it finished without a finite loss") if stood else (UNKNOWN, "the command finished")
+            return (RIGHT, "it finished with its loss in trouble") if stood else (UNKNOWN, "the command finished")
         if how == LOST:
             return UNKNOWN, "its supervisor ended, and the training with it"
         if how == EXTERNAL:

@@ -12,6 +12,7 @@ from tachograph.supervise.journal import (
     DECISION,
     ENDED,
     FAULT,
+    IGNORED,
     INTENT,
     JUDGED,
     OUTCOME,
@@ -34,6 +35,11 @@ def lines(entries: Sequence[Entry], now: float) -> list[str]:
         f"attempts: {memory.attempts}, furthest step {count(memory.best_step)}, restarts that count: "
         f"{memory.cost(now, HOUR)} in the last hour, {memory.cost(now, EVER)} since the run began"
     )
+    if checkpoints := memory.checkpoints.by_step:
+        good = [step for step, entry in checkpoints.items() if not entry["suspect"]]
+        suspect = [count(step) for step, entry in checkpoints.items() if entry["suspect"]]
+        also = f"; suspect: {listed(suspect)}" if suspect else ""
+        found.append(f"checkpoints: newest good one of step {count(max(good, default=None))}{also}")
     if judged := _judged(memory.totals):
         found.append(judged)
     return found
@@ -88,6 +94,8 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
             yield entry, entry["verdict"], f"to {_words(entry['action'])}: {entry['why']} ({entry['id']})"
         elif kind == BLIND:
             yield entry, "blind" if not entry["over"] else "sees again", entry["why"]
+        elif kind == IGNORED:
+            yield entry, "not followed", entry["why"]
         elif kind == FAULT:
             yield entry, "fault", entry["text"]
 

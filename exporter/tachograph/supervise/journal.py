@@ -41,6 +41,7 @@ SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RE
     "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "recovered",
     "judged", "queued",
 )  # fmt: skip
+CHECKPOINT, IGNORED = "checkpoint", "ignored"
 
 
 def _is(*kinds: type) -> Callable[[object], bool]:
@@ -67,20 +68,22 @@ _TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
 _FACTS: Mapping[str, Callable[[object], bool]] = {
     "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
     "resume_step": _STEP, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT, "guard": _TEXT,
-    "ranks": _are(int), "step": _STEP, "text": _TEXT, "checkpoints": _are(int), "trigger": _TEXT, "action": _TEXT,
+    "ranks": _are(int), "step": _STEP, "text": _TEXT, "trigger": _TEXT, "action": _TEXT,
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
     "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
     "seconds": _is_seconds, "lost_steps": _is_count, "verdict": _TEXT,
+    "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool), "skip": _are(int, 2),
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
-_OF_JOBS = ("nodes", "left_out", "job")
-"""What entries of a run in a Slurm job have beside that."""
+_OPTIONAL = ("nodes", "left_out", "job", "skip")
+"""What some entries have beside that: those of a run in a Slurm job, and of steps that are left out."""
 _NEEDED: Mapping[str, Sequence[str]] = {
     SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
     BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),
-    DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", "checkpoints", *_OF_RESTART),
-    ENDED: ("how", "step", "checkpoints", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
+    DECISION: ("id", "outcome", "guard", "ranks", "step", "text", "why", *_OF_RESTART),
+    ENDED: ("how", "step", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
     QUEUED: ("why", "left_out"), JUDGED: ("id", "action", "verdict", "why"),
+    CHECKPOINT: ("checkpoint", "saved", "path", "suspect"), IGNORED: ("attempt", "why"),
 }  # fmt: skip
 """Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 
@@ -205,5 +208,5 @@ def _is_entry(said: Mapping[str, Any]) -> bool:
     return (
         said["v"] == VERSION
         and _is_seconds(said["time"])
-        and all(_FACTS[name](said[name]) for name in (*needed, *(name for name in _OF_JOBS if name in said)))
+        and all(_FACTS[name](said[name]) for name in (*needed, *(name for name in _OPTIONAL if name in said)))
     )

@@ -61,7 +61,6 @@ class Ledger:
         self.write(
             DECISION, id=number, mode=self.mode, outcome=outcome, guard=guard, ranks=list(finding.ranks),
             step=situation.run.step, text=finding.text, why=decision.why,
-            checkpoints=list(situation.checkpoints),
             **restart_facts(situation, decision),
         )  # fmt: skip
         return number
@@ -100,4 +99,5 @@ def restart_facts(situation: Situation, decision: Decision) -> dict[str, object]
         "cost": decision.cost, "signature": list(finding.signature), "line": finding.line,
         "resume_step": decision.step,
         **({"nodes": list(finding.nodes)} if finding.nodes else {}),
+        **({"skip": list(decision.skip)} if decision.skip else {}),
     }  # fmt: skip

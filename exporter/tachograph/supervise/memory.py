@@ -10,9 +10,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tachograph.supervise.checkpoint_memory import CheckpointMemory
 from tachograph.supervise.findings import RunFinding
-from tachograph.supervise.journal import ATTEMPT, DECISION, ENDED, INTENT, OUTCOME, RECOVERED, STARTED, Entry
+from tachograph.supervise.journal import (
+    ATTEMPT,
+    DECISION,
+    ENDED,
+    INTENT,
+    OUTCOME,
+    RECOVERED,
+    STARTED,
+    Entry,
+)
 from tachograph.supervise.node_memory import NodeMemory
+from tachograph.supervise.plan_memory import PlanMemory
 from tachograph.supervise.policy import EXCLUDE_NODE, LEAVE, RESTARTS, Budget
 from tachograph.supervise.totals import DECIDED, HELD, JournalTotals
 
@@ -30,6 +41,9 @@ class RunMemory:
     """The run since it last finished; steps are the furthest that the exporter saw."""
 
     attempts: int = 0
+    began: float = math.inf
+    """When its first attempt began, by the time of the day."""
+
     best_step: int | None = None
     spent: list[tuple[float, str, str, int]] = field(default_factory=list)
     """Restarts: when, by which trigger and action, and what each cost."""
@@ -49,9 +63,8 @@ class RunMemory:
     runs: bool = False
     """Whether an attempt began of whose end nothing is noted."""
 
-    checkpoints: list[int] = field(default_factory=list)
-    """Steps of checkpoints that were seen, the newest last."""
-
+    checkpoints: CheckpointMemory = field(default_factory=CheckpointMemory)
+    plan: PlanMemory = field(default_factory=PlanMemory)
     nodes: NodeMemory = field(default_factory=NodeMemory)
     recovering: tuple[float, int | None] | None = None
     """When the failure was found for which the training was restarted, and the furthest step before that; None once
@@ -99,10 +112,13 @@ def remember(entries: Iterable[Entry]) -> RunMemory:
 def take(memory: RunMemory, entry: Entry) -> None:
     """Take one more entry into account."""
     memory.nodes.take(entry)
+    memory.checkpoints.take(entry)
+    memory.plan.take(entry)
     memory.totals.take(entry)
     kind = entry["kind"]
     if kind == ATTEMPT:
         memory.attempts += 1
+        memory.began = min(memory.began, entry["time"])
         memory.runs = True
     elif kind == STARTED:
         memory.due = None
@@ -124,7 +140,6 @@ def take(memory: RunMemory, entry: Entry) -> None:
         step = entry.get("step")
         if step is not None:
             memory.best_step = step if memory.best_step is None else max(memory.best_step, step)
-        memory.checkpoints = entry.get("checkpoints") or memory.checkpoints
         if kind == DECISION and entry["outcome"] in (DECIDED, HELD):
             memory.decided = entry if entry["action"] != LEAVE else None
         if kind == ENDED:

@@ -1,18 +1,17 @@
-"""Observes one run: its findings, which processes its ranks are, its checkpoints and steps."""
+"""Observes one run: its findings, which processes its ranks are, its steps and checkpoints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from tachograph.process_tree import below, started_at
 from tachograph.supervise.decision import Hold, Situation
 from tachograph.supervise.findings import RankSeen, RunFinding, RunSeen, Unknown
+from tachograph.supervise.known_checkpoints import KnownCheckpoints
 from tachograph.supervise.launcher import Launcher
 from tachograph.supervise.training import RunningAttempt
-
-CHECKPOINTS_KEPT = 8
 
 
 class Clocks:
@@ -46,13 +45,13 @@ def never_silenced(_: RunFinding, __: RunSeen, ___: bool) -> None:
 
 
 class RunObserver:
-    """Looks at one run, attempt after attempt; `seen` is what was last noted of this one, `checkpoints` are steps."""
+    """Looks at one run, attempt after attempt; `seen` is what was last noted of this one."""
 
     def __init__(
-        self, source: RunWatch, clock: Clocks, checkpoints: Iterable[int], silenced: Silenced, launcher: Launcher
+        self, source: RunWatch, clock: Clocks, known: KnownCheckpoints, silenced: Silenced, launcher: Launcher
     ) -> None:
         self._source, self._clock, self.silenced, self._launcher = source, clock, silenced, launcher
-        self.checkpoints = list(checkpoints)
+        self._known = known
         self.seen: RunSeen | None = None
         self.first_step: int | None = None
         """The step at which this attempt was first seen."""
@@ -96,9 +95,7 @@ class RunObserver:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
         self.first_step = seen.step if self.first_step is None else self.first_step
-        step = seen.checkpoint_step
-        if step is not None and step not in self.checkpoints[-1:]:
-            self.checkpoints = [*(one for one in self.checkpoints if one < step), step][-CHECKPOINTS_KEPT:]
+        self._known.note(seen)
         return before is not None and (before.step or 0) < (seen.step or 0)
 
     def situation(
@@ -114,7 +111,7 @@ class RunObserver:
             ended=ended,
             steps_moved=moved,
             is_there=self._is_there,
-            checkpoints=tuple(self.checkpoints),
+            newest=self._known.newest,
             gained=furthest is not None and (best is None or furthest > best),
             outlook=self._launcher.outlook,
             silence=self.silenced(finding, seen, ended),

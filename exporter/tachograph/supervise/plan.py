@@ -10,7 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tachograph import atomic_file
-from tachograph.client.hello.plan import ATTEMPT_ENVIRONMENT, REASON_ENVIRONMENT, STEP_ENVIRONMENT
+from tachograph.client.hello.plan import (
+    ATTEMPT_ENVIRONMENT,
+    CHECKPOINT_ENVIRONMENT,
+    CLIPPING_ENVIRONMENT,
+    RATE_ENVIRONMENT,
+    REASON_ENVIRONMENT,
+    SKIP_ENVIRONMENT,
+    STEP_ENVIRONMENT,
+)
 
 FILE_ENVIRONMENT = "TACHOGRAPH_PLAN"
 VERSION = 1
@@ -18,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """The number of the attempt, from 0; the trigger that ended the last one; the step to go back to, if not the last.
+    """The number of the attempt, from 0; the trigger that ended the last one; the step to go back to, if one is known.
 
     `action` is that of the policy, such as restart; both it and `reason` are empty for an attempt that somebody began.
     """
@@ -28,6 +36,13 @@ class AttemptPlan:
     action: str = ""
     reason: str = ""
     step: int | None = None
+    checkpoint: str = ""
+    """Where the checkpoint of that step is, as the loop said it."""
+    skip: tuple[tuple[int, int], ...] = ()
+    """Ranges of steps that are left out, without their ends."""
+    rate: float = 1.0
+    clipping: float = 1.0
+    """The factors of the learning rate, and of the norm that gradients are clipped to."""
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Write the file and return the variables that hand the plan to the training; on a full disk, without it."""
@@ -42,4 +57,8 @@ class AttemptPlan:
             ATTEMPT_ENVIRONMENT: str(self.attempt),
             REASON_ENVIRONMENT: self.reason,
             STEP_ENVIRONMENT: "" if self.step is None else str(self.step),
+            CHECKPOINT_ENVIRONMENT: self.checkpoint,
+            SKIP_ENVIRONMENT: ",".join(f"{begin}:{end}" for begin, end in self.skip),
+            RATE_ENVIRONMENT: f"{self.rate:g}",
+            CLIPPING_ENVIRONMENT: f"{self.clipping:g}",
         }

@@ -19,8 +19,13 @@ DEFAULT = Path(__file__).with_name("default_policy.yaml")
 
 NOTIFY, KEEP_EVIDENCE = "notify", "keep_evidence"
 RESTART, RESTART_FROM_CHECKPOINT, EXCLUDE_NODE = "restart", "restart_from_checkpoint", "exclude_node"
+SKIP_BATCHES, LOWER_RATE = "skip_batches", "lower_rate"
 STOP, LEAVE = "stop", "leave"
-FIRST, RESTARTS, ENDS = (NOTIFY, KEEP_EVIDENCE), (RESTART, RESTART_FROM_CHECKPOINT, EXCLUDE_NODE), (STOP, LEAVE)
+FIRST, ENDS = (NOTIFY, KEEP_EVIDENCE), (STOP, LEAVE)
+CHANGES = (SKIP_BATCHES, LOWER_RATE)
+"""Restarts that change what is trained: what came before the same failure does not come again."""
+ROLLBACKS = (RESTART_FROM_CHECKPOINT, *CHANGES)
+RESTARTS = (RESTART, *ROLLBACKS, EXCLUDE_NODE)
 ACTIONS = (*FIRST, *RESTARTS, *ENDS)
 
 MOST_PER_HOUR, MOST_PER_RUN = 20, 100

@@ -11,7 +11,16 @@ from dataclasses import replace
 from tachograph.catalog.rank import ALIVE
 from tachograph.diagnosis import STATES
 from tachograph.humanize import plural
-from tachograph.supervise.findings import FindingSource, NotThere, RankSeen, RunSeen, Silent, Unknown, whole
+from tachograph.supervise.findings import (
+    CheckpointSeen,
+    FindingSource,
+    NotThere,
+    RankSeen,
+    RunSeen,
+    Silent,
+    Unknown,
+    whole,
+)
 
 
 class SeveralNodes:
@@ -58,6 +67,7 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
         if other is None or _age(rank) < _age(other):
             ranks[rank.rank] = rank
     without_step = [part.seconds_without_step for part in shown if part.seconds_without_step is not None]
+    spiked = [part.spiked_step for part in shown if part.spiked_step is not None]
     culprits = {part.culprit for part in shown if part.culprit is not None}
     return whole(
         replace(
@@ -71,15 +81,32 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
                 (part.saving_seconds for part in shown if part.saving_seconds is not None), default=None
             ),
             culprit=culprits.pop() if len(culprits) == 1 else None,
-            checkpoint_step=max(
-                (part.checkpoint_step for part in shown if part.checkpoint_step is not None), default=None
-            ),
+            checkpoints=_common([part.checkpoints for part in shown if part.checkpoints]),
             ranks=tuple(ranks[number] for number in sorted(ranks)),
             problems=tuple(problem for part in shown for problem in part.problems),
             node="",
+            spiked_step=min(spiked) if spiked and 2 * len(spiked) >= len(shown) else None,
             gpu_trouble=tuple(trouble for part in shown for trouble in part.gpu_trouble),
         )
     )
+
+
+def _common(parts: Sequence[Sequence[CheckpointSeen]]) -> tuple[CheckpointSeen, ...]:
+    """Return the checkpoints that each node with any has, durable where it is on each, suspect where it is on any."""
+    by_step = [{one.step: one for one in part} for part in parts]
+    found = []
+    for step in sorted(set.intersection(*map(set, by_step)) if by_step else ()):
+        each = [part[step] for part in by_step]
+        found.append(
+            CheckpointSeen(
+                step,
+                max(one.time for one in each),
+                next((one.path for one in each if one.path), ""),
+                is_durable=all(one.is_durable for one in each),
+                is_suspect=any(one.is_suspect for one in each),
+            )
+        )
+    return tuple(found)
 
 
 def _age(rank: RankSeen) -> float:

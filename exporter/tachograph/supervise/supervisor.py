@@ -10,7 +10,7 @@ import signal
 import stat
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tachograph.catalog.run import TOLD_REASONS
@@ -44,6 +44,7 @@ from tachograph.supervise.journal import (
     ATTEMPT,
     BLIND,
     ENDED,
+    IGNORED,
     INTENT,
     NAME,
     OUTCOME,
@@ -54,11 +55,13 @@ from tachograph.supervise.journal import (
     identity,
     owners,
 )
+from tachograph.supervise.known_checkpoints import KnownCheckpoints
 from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher, Outlook
 from tachograph.supervise.ledger import ASK, SHADOW, Ledger
 from tachograph.supervise.memory import EXTERNAL, FAILED, FINISHED, LOST, STOPPED
 from tachograph.supervise.observer import Clocks, RunObserver, RunWatch, Silenced, never_silenced
 from tachograph.supervise.plan import AttemptPlan
+from tachograph.supervise.plan_obedience import PlanObedience
 from tachograph.supervise.policy import KEEP_EVIDENCE, LEAVE, NOTIFY, RESTARTS, STOP, Policy, Rule
 from tachograph.supervise.signals import Signals
 from tachograph.supervise.totals import ASKED, DECIDED, WOULD
@@ -137,9 +140,10 @@ class Supervisor:
         self._clock = clock or Clocks()
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
-        self._observer = RunObserver(source, self._clock, self._memory.checkpoints, silenced, launcher)
+        self._observer = RunObserver(source, self._clock, KnownCheckpoints(self._ledger), silenced, launcher)
         self._deeds = Deeds(self._ledger, keep, say, at)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
+        self._obedience = PlanObedience(AttemptPlan(run, 0))
         self._told: list[int] = []
         self._withdrawn = ""
         self._pending: OpenFinding | None = None
@@ -202,14 +206,14 @@ class Supervisor:
             self._ledger.write(OUTCOME, id=entry["id"], action=action, ok=action != KEEP_EVIDENCE, text=text)
         if (decided := self._memory.decided) is not None:
             stopped |= decided["action"] == STOP
-            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step", "found", "nodes")
+            names = ("id", "trigger", "action", "cost", "signature", "line", "resume_step", "found", "nodes", "skip")
             self._ledger.write(INTENT, **{name: decided[name] for name in names if name in decided})
             text = "decided by the last supervisor, and the training ended with it"
             self._ledger.write(OUTCOME, id=decided["id"], action=decided["action"], ok=True, text=text)
         if self._memory.runs:
             why = "its supervisor ended, and the training with it"
             self._ledger.write(
-                ENDED, how=LOST, status=None, step=None, checkpoints=self._memory.checkpoints, why=why
+                ENDED, how=LOST, status=None, step=None, why=why
             )  # fmt: skip
         self._hindsight.catch_up()
         if not stopped:
@@ -258,15 +262,20 @@ class Supervisor:
     def _begin(self) -> RunningAttempt:
         """Start the next attempt."""
         memory, due = self._memory, self._memory.due
-        plan = AttemptPlan(self._run, memory.attempts)
+        change = memory.plan
+        plan = AttemptPlan(
+            self._run, memory.attempts, skip=tuple(change.skip), rate=change.factor, clipping=change.factor
+        )
         if due is not None:
-            plan = AttemptPlan(self._run, memory.attempts, due["action"], due["trigger"], due["resume_step"])
+            step, path = due["resume_step"], memory.checkpoints.path(due["resume_step"])
+            plan = replace(plan, action=due["action"], reason=due["trigger"], step=step, checkpoint=path)
         self._pending, self._told, self._withdrawn = None, [], ""
         self._blind_since, self._is_blind = None, False
         self._ledger.write(
             ATTEMPT, attempt=plan.attempt, action=plan.action, reason=plan.reason, resume_step=plan.step
         )  # fmt: skip
         self._observer.begin(memory.best_step)
+        self._obedience = PlanObedience(plan)
         self._at("before start")
         training = self._launcher.start(plan.environment(self._ledger.folder), self._left_out())
         self._at("after start")
@@ -440,7 +449,7 @@ class Supervisor:
     def _ended(self, how: str, status: int | None, why: str) -> None:
         seen = self._observer.seen
         step = None if seen is None else seen.step
-        self._ledger.write(ENDED, how=how, status=status, step=step, checkpoints=self._observer.checkpoints, why=why)
+        self._ledger.write(ENDED, how=how, status=status, step=step, why=why)
         self._hindsight.end(how)
         self._beat()
 
@@ -486,6 +495,7 @@ class Supervisor:
     def _judge(self, training: RunningAttempt, seen: RunSeen) -> tuple[bool, int | None]:
         """Act on what is wrong with a run whose command runs; return the same as `_look`."""
         moved = self._observer.note(seen)
+        self._note_obedience(seen)
         finding = worst(seen)
         self._hindsight.look(seen, finding)
         if finding is None:
@@ -506,12 +516,20 @@ class Supervisor:
             return False, None
         return self._act_on(training, situation, rule, pending)
 
+    def _note_obedience(self, seen: RunSeen) -> None:
+        """Say once that the loop does not do what its plan says: it is not sent back another time."""
+        if not self._memory.plan.ignored and (why := self._obedience.broken_by(seen)):
+            self._ledger.write(IGNORED, attempt=self._memory.attempts - 1, why=why)
+            self._say(f"{why}; run {self._run} is not sent back to a checkpoint again. See recorder.resume()")
+
     def _act_on(
         self, training: RunningAttempt, situation: Situation, rule: Rule, pending: OpenFinding
     ) -> tuple[bool, int | None]:
         """Carry out what the policy says of a finding, once a person agrees; return the same as `_look`."""
+        if pending.is_done:
+            return False, None
         decision = pending.decision or decide(situation, self._policy, rule, self._memory)
-        if pending.is_done or not self._may(situation, decision, pending):
+        if not self._may(situation, decision, pending):
             return False, None
         pending.is_done = True
         result = self._carry_out(training, situation, rule, decision, pending)

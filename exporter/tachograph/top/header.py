@@ -107,7 +107,8 @@ def figures_of(run: RunSummary, width: int) -> Text:
     if run.tokens_per_second is not None:
         parts.append(("", f"{humanize.short(run.tokens_per_second)} tok/s", ""))
     if run.checkpoint_seconds is not None:
-        parts.append(("saved", f"{humanize.age(run.checkpoint_seconds)} ago", ""))
+        step = "" if run.checkpoint_step is None else f"step {humanize.count(run.checkpoint_step)}, "
+        parts.append(("saved", f"{step}{humanize.age(run.checkpoint_seconds)} ago", ""))
     if run.goodput is not None:
         parts.append(("goodput", humanize.percent(run.goodput), ""))
     if run.restarts:

@@ -105,6 +105,7 @@ def run(said: Said, before: Said) -> RunSummary:
         nonfinite_ranks=len(losses) - len(finite),
         progress_seconds=min(_numbers(ranks, "progress_seconds"), default=None),
         checkpoint_seconds=number(said["checkpoint_seconds"]),
+        checkpoint_step=number(said.get("checkpoint_step")),
         layers=tuple(LayerRow(**_plain(LayerRow, each)) for each in said.get("layers", ())),
     )
 

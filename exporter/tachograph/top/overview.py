@@ -228,6 +228,7 @@ class RunSummary:
     nonfinite_ranks: int = 0
     progress_seconds: float | None = None
     checkpoint_seconds: float | None = None
+    checkpoint_step: float | None = None
     goodput: float | None = None
     loss_history: tuple[float, ...] = ()
     mfu_history: tuple[float, ...] = ()

@@ -17,7 +17,8 @@ FIGURES = (
     "run:train_step:max", "run:step_interval_seconds:mean2m", "run:tokens:rate1m", "run:step_mfu:ratio",
     "run:step_mfu:baseline", "run:loss:median", "run:loss_nonfinite_ranks:count", "run:hung_seconds:min",
     "run:overdue_seconds:min",
-    "run:progress_timestamp_seconds:max", "run:checkpoint_timestamp_seconds:max", "run:restarts:max",
+    "run:progress_timestamp_seconds:max", "run:checkpoint_timestamp_seconds:max", "run:checkpoint_step:max",
+    "run:restarts:max",
     "run:goodput:ratio1h", "run:ranks:count", "run:data_wait:median", "run:collective_wait_per_step_seconds:median",
 )  # fmt: skip
 

@@ -205,6 +205,7 @@ class RunSource:
             nonfinite_ranks=int(values.get("run:loss_nonfinite_ranks:count", 0)),
             progress_seconds=None if progress is None else max(0.0, now - progress),
             checkpoint_seconds=None if saved is None else max(0.0, now - saved),
+            checkpoint_step=values.get("run:checkpoint_step:max"),
             goodput=values.get("run:goodput:ratio1h"),
             loss_history=history.get("run:loss:median", ()),
             mfu_history=history.get("run:step_mfu:ratio", ()),

@@ -186,7 +186,7 @@ def _checkpoints(facts: Facts) -> Iterator[str]:
     every = facts.figure("run:checkpoint_interval_seconds:mean1d")
     if age is not None:
         yield (
-            f"last save {humanize.age(age)} ago"
+            f"last restorable save {humanize.age(age)} ago"
             + (f", step {humanize.count(step)}" if step is not None else "")
             + (f", usually every {humanize.age(every)}" if every else "")
         )

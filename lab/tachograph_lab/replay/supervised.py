@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tachograph.findings.kinds import ALIVE, PROGRESS, STARTED, kind_of
+from tachograph.findings.kinds import ALIVE, LEARNING, PROGRESS, STARTED, kind_of
 from tachograph.http_client import HttpError, HttpResponse
 from tachograph.supervise import policy
 from tachograph.supervise.findings import FindingSource, RunSeen, Unknown
@@ -39,7 +39,7 @@ STATE_SECONDS = 5.0
 MOST_RANKS = 64
 """Of one user on one node (`limits.ranks`)."""
 
-ACTED_UPON = (ALIVE, STARTED, PROGRESS)
+ACTED_UPON = (ALIVE, STARTED, PROGRESS, LEARNING)
 """Questions about a run: one that is answered with no, by a page, is an incident for which a restart may be right."""
 
 

@@ -96,19 +96,40 @@ def test_since_when(table: Any, hand: Any) -> None:
 @pytest.mark.parametrize(
     ("saved", "said"),
     [
-        ({}, "the loss has been NaN since step 61, on rank 1 first."),
-        ({"checkpoint_step": 60}, "on rank 1 first; the last checkpoint, of step 60, is from before it."),
-        ({"checkpoint_step": 61}, "on rank 1 first; the last checkpoint, of step 61, is from after it."),
+        (None, "the loss has been NaN since step 61, on rank 1 first."),
+        (60, "on rank 1 first; the last checkpoint from before it is of step 60."),
+        (61, "on rank 1 first; no checkpoint from before it is known."),
     ],
 )
-def test_a_loss_that_is_lost(table: Any, hand: Any, saved: dict[str, float], said: str) -> None:
-    """Since which step, where first, and whether the last checkpoint holds it."""
+def test_a_loss_that_is_lost(table: Any, hand: Any, saved: float | None, said: str) -> None:
+    """Since which step, where first, and the last checkpoint that does not hold it."""
     ranks = [{"metrics": {"loss": "NaN", "nonfinite_step": {"loss": step}}} for step in (63, 61)]
-    (problem,) = judged(table, hand, *ranks, **saved).problems
+    save = {} if saved is None else {"checkpoint_step": saved, "checkpoint_timestamp_seconds": hand.clock.wall()}
+    (problem,) = judged(table, hand, *ranks, **save).problems
     assert problem.sentence.endswith(said)
     assert problem.seconds == pytest.approx(2.9)
     assert problem.urgent
     assert "restart from a checkpoint from before it" in problem.remedy
+
+
+@pytest.mark.parametrize(("steps", "losses"), [(20, 2), (19, 0), (20, 1), (20, 3)])
+def test_a_loss_that_does_not_recover(table: Any, hand: Any, steps: int, losses: int) -> None:
+    """Once half of the ranks that log a loss have seen a spike of 20 steps: since which, and what to go back to."""
+    saved = {"checkpoint_step": 60.0, "checkpoint_timestamp_seconds": hand.clock.wall()}
+    spike = {"loss": 9.0, "loss_spike_steps": steps, "loss_spikes_total": 1.0}
+    well = {"loss": 2.0, "loss_spike_steps": 0, "loss_spikes_total": 0}
+    ranks = [{"metrics": (spike if rank < losses else well) | saved} for rank in range(3)]
+    found = judged(table, hand, *ranks)
+    if steps < 20 or losses < 2:
+        assert (found.problems, found.runs[0].spiked_step) == ([], None)
+        return
+    (problem,) = found.problems
+    step = found.runs[0].ranks[0].step
+    assert step is not None
+    assert found.runs[0].spiked_step == step - 20
+    assert problem.urgent
+    assert f"the loss spiked at step {step - 20} and does not recover; the last checkpoint from" in problem.sentence
+    assert problem.remedy.endswith("/runbooks/LossSpikeNotRecovering.md")
 
 
 def test_a_save_under_way_is_no_problem(table: Any, hand: Any) -> None:

@@ -192,6 +192,8 @@ class RankState:
             frame["raised"] = {"category": failure.category, "message": failure.message, "time": at}
         if where := self.standstill.where(phase, since):
             frame["where"] = where
+        if path := self.checkpoints.path:
+            frame["checkpoint_path"] = path
         if self.standstill.still >= 1.0:
             frame["still"] = self.standstill.still
         trouble = [cut(self.box_trouble, MAX_NOTICE_BYTES)] if self.box_trouble else []

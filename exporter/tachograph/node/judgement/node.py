@@ -70,7 +70,10 @@ class NodeJudgement:
             "node": self.node,
             "time": self.wall,
             "runs": [
-                {**vars(run), "layers": list(map(vars, run.layers)), "ranks": list(map(vars, run.ranks))}
+                {
+                    **vars(run),
+                    **{part: list(map(vars, getattr(run, part))) for part in ("checkpoints", "layers", "ranks")},
+                }
                 for run in self.runs
             ],
             "gpus": [gpu.facts() for gpu in self.gpus],

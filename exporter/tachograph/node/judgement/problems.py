@@ -19,6 +19,7 @@ from tachograph.findings.kinds import (
     RANK_FAILED,
     RANK_FROZEN,
     RUN_HUNG,
+    SPIKE_STAYS,
     STRAGGLER_RANK,
 )
 from tachograph.findings.words import SAID_SECONDS, data_wait
@@ -32,9 +33,9 @@ RANKS_NAMED = 6
 GPUS_NAMED = 8
 
 (
-    BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA, MEMORY, WORN,
+    BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, SPIKED, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA, MEMORY, WORN,
     MISUSED, UNRECORDED,
-) = range(15)  # fmt: skip
+) = range(16)  # fmt: skip
 """The order of problems. What broke others comes before what it broke; from WARNING on nobody need hurry."""
 
 
@@ -74,6 +75,7 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
     yield from _not_running(run)
     yield from _misused(run)
     yield from _lost(run)
+    yield from _spiked(run)
     if run.sentence:
         is_hung = run.state == "hung"
         yield _problem(HUNG if is_hung else OVERDUE, "No step", f": {run.sentence}.", run)._replace(
@@ -98,7 +100,7 @@ def of_run(run: RunJudgement) -> Iterator[Problem]:
 
 
 def _lost(run: RunJudgement) -> Iterator[Problem]:
-    """Yield that the loss is not finite: since which step, on which rank first, and whether the last save has it."""
+    """Yield that the loss is not finite: since which step, on which rank first, and the last save from before it."""
     ranks = [rank for rank in run.ranks if rank.lost]
     lost = [rank for rank in ranks if rank.state == "running"] or ranks
     if not lost:
@@ -114,12 +116,28 @@ def _lost(run: RunJudgement) -> Iterator[Problem]:
         text += f" since step {count(step)}" + (f", on rank {first.rank} first" if is_alone else "")
         if run.step_seconds is not None and first.step is not None:
             seconds = max(first.step - step, 0.0) * run.step_seconds
-        if run.checkpoint_step is not None:
-            saved, when = count(run.checkpoint_step), "after" if run.checkpoint_step >= step else "before"
-            text += f"; the last checkpoint, of step {saved}, is from {when} it"
+        text += _saved_before(run)
     remedy = "restart from a checkpoint from before it, without that batch or with a lower rate: "
     remedy += LOSS_NOT_FINITE.runbook
     yield _problem(NOT_FINITE, "Loss", f"{text}.", run, lost)._replace(remedy=remedy, seconds=seconds)
+
+
+def _spiked(run: RunJudgement) -> Iterator[Problem]:
+    """Yield that the loss has spiked and does not recover, since which step, and the last save from before it."""
+    if run.spiked_step is None:
+        return
+    text = f": the loss spiked at step {count(run.spiked_step)} and does not recover{_saved_before(run)}."
+    remedy = (
+        "go back to before it and skip its batches, if the gradient norm rose, too; otherwise look at those batches: "
+    )
+    yield _problem(SPIKED, "Loss", text, run)._replace(remedy=remedy + SPIKE_STAYS.runbook)
+
+
+def _saved_before(run: RunJudgement) -> str:
+    """Return which checkpoint is from before the trouble of the loss."""
+    if run.checkpoint_step is not None:
+        return f"; the last checkpoint from before it is of step {count(run.checkpoint_step)}"
+    return "; no checkpoint from before it is known" if run.checkpoints else ""
 
 
 def _look_at(run: RunJudgement) -> str:

@@ -10,11 +10,11 @@ from statistics import median
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.rank import PAUSES
-from tachograph.diagnosis import LAG_SECONDS, STATES, stall_limit, step_parts
+from tachograph.diagnosis import LAG_SECONDS, SPIKE_STEPS, STATES, stall_limit, step_parts
 from tachograph.humanize import age, duration, plural
 from tachograph.node.judgement.private import WITHHELD, MayRead
 from tachograph.node.ranks.conclusions.lags import is_late, lags
-from tachograph.node.ranks.conclusions.loss import first_to_lose
+from tachograph.node.ranks.conclusions.loss import first_to_lose, spike_began
 from tachograph.node.ranks.conclusions.since import DATA, data_seconds, stragglers, waits_for_data
 from tachograph.node.ranks.conclusions.suspects import culprits
 from tachograph.node.ranks.conclusions.view import gauge
@@ -101,6 +101,20 @@ class LayerJudgement:
 
 
 @dataclass(frozen=True)
+class CheckpointJudgement:
+    """A checkpoint: when it was last reported, by the day's clock, and where; whether all ranks have reported it.
+
+    `suspect` is whether the loss spiked or was not finite any more when its step was made.
+    """
+
+    step: float
+    time: float
+    path: str
+    durable: bool
+    suspect: bool
+
+
+@dataclass(frozen=True)
 class RunJudgement:
     """The part of a run that is on this node; `state` is one of `diagnosis.STATES`.
 
@@ -109,7 +123,9 @@ class RunJudgement:
     10 s and ten usual steps on. `wait_seconds` and `data_seconds` are what the median rank waits for the others and for
     data in each step, `data_for_seconds` is for how long that has been too much, `parts_seconds` what a step goes into
     if the loop generates (`diagnosis.step_parts`), `saving_seconds` for how long a save has been under way,
-    `checkpoint_step` that of the last. `layers` has the one furthest above its usual norm first.
+    `checkpoint_step` that of the newest checkpoint that can be restored, which is as old as `checkpoint_seconds`;
+    `spiked_step` is that at which the loss began to spike, once that does not recover. `layers` has the one furthest
+    above its usual norm first.
     """
 
     run: str
@@ -125,6 +141,8 @@ class RunJudgement:
     saving_seconds: float | None
     checkpoint_seconds: float | None
     checkpoint_step: float | None
+    checkpoints: tuple[CheckpointJudgement, ...]
+    spiked_step: float | None
     hang_limit_seconds: float
     culprit: int | None
     behind: float
@@ -165,6 +183,7 @@ class _Run:
     def __init__(self, run: str, ranks: Sequence[Rank], table: RankTable) -> None:
         self.run, self.ranks, self.table = run, ranks, table
         self.view, conclusions = table.concluded(run)
+        self.saves = conclusions.saves
         self.since, self.overdue = conclusions.since, conclusions.without_step(self.view)
         self.now = self.view.now
         self.states, self.steps, self.waits = self.view.states, self.view.steps, self.view.waits
@@ -178,7 +197,7 @@ class _Run:
         is_overdue = is_hung or (self.overdue.seconds > 0 and not is_quiet)
         states = {*self.states.values(), *["hung"] * is_hung, *["overdue"] * is_overdue}
         saved = [rank.saved_at for rank in self.ranks if rank.saved_at is not None]
-        of_saves = [at for rank in self.ranks if (at := gauge(rank, catalog.TRAIN_CHECKPOINT_STEP.key)) is not None]
+        restorable = self.saves.restorable
         saving = [rank.phase_seconds(self.now) or 0.0 for rank in self.running if rank.phase == "checkpoint"]
         has_stood = any(rank.stood_still for rank in self.running)
         is_stalled = is_overdue or (not is_quiet and self._is_stalled(seconds))
@@ -198,8 +217,21 @@ class _Run:
             data_for_seconds=self.since.seconds(DATA, self.now) if waits_for_data(self.view) else None,
             parts_seconds=self._parts(),
             saving_seconds=max(saving, default=None),
-            checkpoint_seconds=None if not saved else max(0.0, self.now - max(saved)),
-            checkpoint_step=max(of_saves, default=None),
+            checkpoint_seconds=None
+            if not saved
+            else max(0.0, self.now - (restorable.at if restorable else max(saved))),
+            checkpoint_step=restorable.step if restorable else None,
+            checkpoints=tuple(
+                CheckpointJudgement(
+                    save.step,
+                    save.time,
+                    save.path if not save.path or may_read(save.owner) else WITHHELD,
+                    durable=save.is_durable,
+                    suspect=save.is_suspect,
+                )
+                for save in self.saves.saves
+            ),
+            spiked_step=spike_began(self.view, SPIKE_STEPS),
             hang_limit_seconds=self.overdue.limit,
             culprit=None if culprit is None else culprit.hello.rank,
             behind=behind,

@@ -109,7 +109,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     `phase_seconds` and `progress_seconds` are ages when the frame was made, by a clock that nobody sets.
     `raised`: the exception that the rank is held up by, as `category`, `message` and `time`; absent once it goes on.
     `where`: the line at which a rank that makes no step is. `still`: for how many seconds a rank in a save has done
-    nothing. Of these and `notices`, what is wrong is left out.
+    nothing. `checkpoint_path`: where its last checkpoint is. Of these and `notices`, what is wrong is left out.
     """
 
     v: int
@@ -129,6 +129,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     raised: Any = None
     where: Any = None
     still: Any = None
+    checkpoint_path: Any = None
 
 
 class BoxPart(msgspec.Struct, tag="box", frozen=True):

@@ -34,6 +34,7 @@ from tachograph.wire import (
     MAX_NOTICE_BYTES,
     MAX_NOTICES,
     MAX_OWN_METRICS,
+    MAX_PATH_BYTES,
     MAX_WHERE_BYTES,
     cut,
     decode_number,
@@ -163,6 +164,7 @@ class Rank:
         self.notices: tuple[str, ...] = ()
         self.where = ""
         self.still = 0.0
+        self.checkpoint_path = ""
         self._raised: Raised | None = None
         self._last_raised: Raised | None = None
         self._last_event = -1
@@ -354,6 +356,7 @@ class Rank:
         self.notices = self._texts(state.notices)
         self.where = self._labelled("where", self._text(state.where, MAX_WHERE_BYTES))
         self.still = self._seconds(state.still)
+        self.checkpoint_path = self._text(state.checkpoint_path, MAX_PATH_BYTES)
         if self._process is not None:
             self._process.go_on()
         try:

@@ -606,7 +606,9 @@ class RankTable:
     def concluded(self, run: str) -> tuple[RunView, RunConclusions]:
         """Return the facts of a run that has ranks here, at this moment, and what is concluded from them."""
         found = self._runs[run]
-        return self._view(run, found), found.conclusions
+        view = self._view(run, found)
+        found.conclusions.saves.look(view)
+        return view, found.conclusions
 
     def _view(self, name: str, run: Run) -> RunView:
         states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}

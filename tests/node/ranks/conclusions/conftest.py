@@ -27,20 +27,22 @@ class RunOnNode:
     def says(self, rank: int, phase: str | None = None, since: float = 0.0, **facts: Any) -> None:
         """Send a frame: in `phase` for so many seconds; `made` is how long ago it made a step.
 
-        `where` is the line at which it stands still, `still` for how long it does nothing in a save, the rest metrics.
+        `where` is the line at which it stands still, `still` for how long it does nothing in a save, and the rest, but
+        for `step` and `checkpoint_path`, are metrics.
         """
         if rank not in self._seq:
             self.table.hello(rank, Hello(v=1, run="r", rank=rank, world_size=16, pid=10 + rank), Peer(1000, rank + 1))
         self._seq[rank] = self._seq.get(rank, 0) + 1
         self.table.heard(rank)
-        made, where, still = facts.pop("made", None), facts.pop("where", None), facts.pop("still", None)
+        made = facts.pop("made", None)
+        said = {name: facts.pop(name) for name in ("where", "still", "step", "checkpoint_path") if name in facts}
         told = {
             "phase_since": None if phase is None else self.wall - since,
             "phase_seconds": None if phase is None else since,
             "progress_time": None if made is None else self.wall - made,
             "progress_seconds": made,
         }
-        moment = {"seq": self._seq[rank], "time": self.wall, "phase": phase, "where": where, "still": still, **told}
+        moment = {"seq": self._seq[rank], "time": self.wall, "phase": phase, **said, **told}
         self.table.state(rank, State(v=1, metrics=facts, **moment))
 
     def turn(self, seconds: float, *talkers: int) -> None:

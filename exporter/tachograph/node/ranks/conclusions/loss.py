@@ -100,6 +100,21 @@ def first_to_lose(lost: Sequence[Rank]) -> tuple[list[Rank], float | None]:
     return sorted(first, key=lambda rank: steps[rank]), earliest
 
 
+def spike_began(view: RunView, least: int = 1) -> float | None:
+    """Return the step at which the loss of half of the ranks began to spike, for so many steps at least."""
+    logging = _logging(view.alive)
+    spikes = {rank: gauge(rank, catalog.TRAIN_LOSS_SPIKE_STEPS.key) or 0.0 for rank in logging}
+    began = [rank.step - steps for rank, steps in spikes.items() if steps >= least and rank.step is not None]
+    return max(median_low(began), 0.0) if began and 2 * len(began) >= len(logging) else None
+
+
+def in_trouble_since(view: RunView) -> float | None:
+    """Return the step since which the loss spikes or is not finite; None while all is well, as far as is known."""
+    lost = [rank for rank in view.states if _lost(rank, view)]
+    steps = (spike_began(view), first_to_lose(lost)[1])
+    return min((step for step in steps if step is not None), default=None)
+
+
 def _validation(view: RunView) -> Iterator[Sample]:
     """Yield the validation loss, and its spike where half of the ranks that log one see it."""
     losses = [loss for rank in view.alive if (loss := rank.series.gauge(catalog.TRAIN_VAL_LOSS.key)) is not None]

@@ -52,11 +52,13 @@ class RunConclusions:
     def __init__(self) -> None:
         makeup = Makeup()
         self.since = Since()
+        self.saves = RunSaves()
+        """As of the last look."""
         self._hang, self._ends = Hang(), Ends()
         self._subjects: tuple[Subject, ...] = (
             RunPace(),
             self._hang,
-            RunSaves(),
+            self.saves,
             makeup,
             RunWork(),
             Speed(makeup),

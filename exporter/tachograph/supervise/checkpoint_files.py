@@ -1,0 +1,102 @@
+"""What the files of a checkpoint are, and whether they still are that. Run as a process of its own.
+
+`list PATH LISTING PATH LISTING …` writes their names and sizes to files; `check PATH LISTING SECONDS` writes what is
+wrong with one, nothing if it can be restored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+from tachograph import atomic_file
+
+CHECKSUMS = "SHA256SUMS"
+"""The file in a checkpoint's folder with the checksums of the others, as sha256sum(1) writes and checks it."""
+
+BLOCK_BYTES = 1 << 20
+
+
+def main() -> None:
+    """Do what is asked for."""
+    what, *given = sys.argv[1:]
+    if what == "check":
+        path, listing, seconds = given
+        sys.stdout.write(fault(Path(path), Path(listing), float(seconds)))
+        return
+    for path, listing in zip(given[::2], given[1::2], strict=True):
+        with suppress(OSError):  # it is not visible from here
+            atomic_file.replace(Path(listing), json.dumps(sizes(Path(path))).encode(), 0o600)
+
+
+def sizes(path: Path) -> dict[str, int]:
+    """Return the bytes of each file of a checkpoint by its name in the folder, "" for one that is a file itself.
+
+    Raise OSError.
+    """
+    if not path.is_dir():
+        return {"": _size(path)}
+    found = (Path(folder, name) for folder, _, names in os.walk(path, onerror=_raise) for name in names)
+    return {str(each.relative_to(path)): _size(each) for each in found}
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file that can be read; opened, as NFS may know an old one until then."""
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size
+
+
+def fault(path: Path, listing: Path, seconds: float) -> str:
+    """Return what is wrong with a checkpoint, empty if nothing is, or if it was never visible from here.
+
+    Checksums that are not read within that time are left out.
+    """
+    deadline = time.monotonic() + seconds
+    listed: dict[str, int] = json.loads(listing.read_bytes()) if listing.exists() else {}
+    if not path.exists():
+        return f"{path} is gone" if listed else ""
+    if not os.access(path.parent, os.W_OK):
+        return f"{path.parent} cannot be written to, so the next one could not be saved"
+    try:
+        return next(chain(_other_sizes(path, listed), _wrong_checksums(path, deadline)), "")
+    except OSError as error:
+        return f"{error.filename or path}: {error.strerror or error}"
+
+
+def _other_sizes(path: Path, listed: Mapping[str, int]) -> Iterator[str]:
+    """Yield each file that is gone, or has another size than is listed."""
+    now = sizes(path)
+    if missing := sorted(listed.keys() - now.keys()):
+        yield f"{path / missing[0]} is gone, as are {len(missing) - 1} more of {len(listed)} files"
+    for name, before in listed.items():
+        if now[name] != before:
+            yield f"{path / name} has {now[name]:,} bytes, and had {before:,} when it was saved"
+
+
+def _wrong_checksums(path: Path, deadline: float) -> Iterator[str]:
+    """Yield each file that has not the checksum that is kept of it."""
+    kept = path / CHECKSUMS
+    if not kept.is_file():
+        return
+    for line in kept.read_text(encoding="utf-8", errors="replace").splitlines():
+        checksum, _, name = line.partition(" ")
+        file = path / name[1:]  # after a blank or, for what was read as binary, an asterisk
+        digest = hashlib.sha256()
+        with file.open("rb") as read:
+            while block := read.read(BLOCK_BYTES):
+                digest.update(block)
+                if time.monotonic() > deadline:
+                    return
+        if digest.hexdigest() != checksum:
+            yield f"{file} is damaged: it has not the checksum that {CHECKSUMS} has of it"
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,214 @@
+"""What plans change about a training: batches that are left out, a lower rate, and loops that do not follow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tachograph.supervise import policy
+from tachograph.supervise.findings import RunSeen
+from tachograph.supervise.plan import AttemptPlan
+from tachograph.supervise.plan_obedience import PlanObedience
+from tests.supervise.conftest import RANKS, Supervised
+from tests.supervise.world import World, dead, rank, run
+
+
+def lost(first: int, *, saved: Sequence[int]) -> RunSeen:
+    """A run whose loss is NaN from a step on."""
+    return run(rank(0, is_lost=True, nonfinite_step=first, step=first + 5), saved=saved)
+
+
+def spiked(first: int, *, saved: Sequence[int]) -> RunSeen:
+    """A run whose loss has spiked at a step, and stays."""
+    return run(rank(0, step=first + 25), rank(1, step=first + 25), spiked_step=first, saved=saved)
+
+
+def plans(world: World) -> list[tuple[str, str, str]]:
+    """Step, steps to leave out and rate of each plan."""
+    return [tuple(plan[f"TACHOGRAPH_PLAN_{name}"] for name in ("STEP", "SKIP", "RATE")) for plan in world.plans]  # type: ignore[misc]
+
+
+def test_batches_at_which_the_loss_is_lost_twice_are_left_out(tmp_path: Path) -> None:
+    """The first time it may be a GPU's fault. Each later attempt leaves them out, too."""
+
+    def look(attempt: int, seconds: float) -> RunSeen:
+        if seconds < 10 or attempt == 3:
+            return run(saved=[40, 60])
+        return dead(90, saved=[40, 60]) if attempt == 2 else lost(67 + (attempt == 1), saved=[40, 60])
+
+    def exact(attempt: int, seconds: float) -> RunSeen:
+        return look(0 if attempt == 1 else attempt, seconds)
+
+    world = World(tmp_path, exact, ends=[(None, 0), (None, 0), (1, 11.0), (0, 30.0)])
+    assert world.supervise() == 0
+    assert world.decisions() == [
+        ("act", "loss_not_finite", "restart_from_checkpoint"), ("act", "loss_not_finite", "skip_batches"),
+        ("act", "dead", "restart"),
+    ]  # fmt: skip
+    assert plans(world) == [("", "", "1"), ("60", "", "1"), ("60", "65:75", "1"), ("60", "65:75", "1")]
+    assert "skip batches, within its budget" in " ".join(world.said)
+    assert ", without steps 65 to 74, from the checkpoint of step 60" in " ".join(world.said)
+
+
+def test_a_spike_that_stays_is_left_out_and_twice_as_much_the_next_time(tmp_path: Path) -> None:
+    """From a checkpoint of at least two steps before it; after the last of the ladder it is left to a person."""
+
+    def look(attempt: int, seconds: float) -> RunSeen:
+        if seconds < 10:
+            return run(saved=[40, 66])
+        return spiked([67, 75, 90][attempt], saved=[40, 66] if attempt == 0 else [40])
+
+    world = World(tmp_path, look, ends=[(None, 0), (None, 0), (0, 100.0)])
+    assert world.supervise() == 0
+    assert world.decisions() == [
+        ("act", "loss_spike", "skip_batches"), ("act", "loss_spike", "skip_batches"), ("act", "loss_spike", "leave"),
+    ]  # fmt: skip
+    assert plans(world) == [("", "", "1"), ("40", "65:75", "1"), ("40", "65:91", "1")]
+
+
+class Crash(BaseException):
+    """The end of a supervisor."""
+
+
+@pytest.mark.parametrize("point", ["before notify", "after keep_evidence", "before skip_batches", "after skip_batches"])
+def test_the_next_supervisor_leaves_them_out(tmp_path: Path, point: str) -> None:
+    """Once decided, wherever the last one ended; the budget is spent once."""
+
+    def crash(reached: str) -> None:
+        if reached == point:
+            raise Crash
+
+    first = World(tmp_path, lambda *_: spiked(67, saved=[40]), at=crash)
+    with pytest.raises(Crash):
+        first.supervise()
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 30.0)])
+    assert world.supervise() == 0
+    assert plans(world) == [("40", "65:75", "1")]
+    assert world.entries[-1]["kind"] == "ended"
+    assert sum(one["kind"] == "intent" and one["action"] == "skip_batches" for one in world.entries) == 1
+
+
+LADDER = """
+version: 1
+restarts: {per_hour: 9, per_run: 9}
+triggers:
+  loss_spike:
+    for: 0s
+    cool_down: 1s
+    ladder: [skip_batches: {per_hour: 2, per_run: 2}, lower_rate: {per_hour: 4, per_run: 4}, stop]
+"""
+
+
+def test_a_lower_rate_is_the_next_of_the_ladder(tmp_path: Path) -> None:
+    """Halved each time, and so is the clipping; the batches stay left out."""
+    own = tmp_path / "policy.yml"
+    own.write_text(LADDER)
+    world = World(tmp_path / "state", lambda attempt, _: spiked(67 + 3 * attempt, saved=[40]), policy=own)
+    assert world.supervise() == 3
+    assert plans(world) == [
+        ("", "", "1"), ("40", "65:75", "1"), ("40", "65:86", "1"), ("40", "65:86", "0.5"), ("40", "65:86", "0.25"),
+        ("40", "65:86", "0.125"), ("40", "65:86", "0.0625"),
+    ]  # fmt: skip
+    assert [plan["TACHOGRAPH_PLAN_CLIPPING"] for plan in world.plans][-1] == "0.0625"
+
+
+def test_a_spike_that_recovers_is_left_alone(tmp_path: Path) -> None:
+    """It is not that of half of the nodes any more, or shorter than 20 s."""
+    world = World(tmp_path, lambda _, at: spiked(67, saved=[40]) if 10 < at < 25 else run(), ends=[(0, 60.0)])
+    assert world.supervise() == 0
+    assert world.decisions() == []
+
+
+def test_without_a_checkpoint_from_before_a_spike_it_is_left_alone(tmp_path: Path) -> None:
+    """A run that has never saved has nothing to go back to."""
+    world = World(tmp_path, lambda *_: spiked(67, saved=[]), ends=[(0, 60.0)])
+    assert world.supervise() == 0
+    assert world.decisions() == [("act", "loss_spike", "leave")]
+
+
+# Loops that do not follow.
+
+
+def at(step: int, steps: int, **facts: object) -> RunSeen:
+    return run(rank(0, step=step, steps=steps, **facts), rank(1, step=step, steps=steps, **facts))
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ([at(45, 5)], ""),
+        ([at(40, 0), at(64, 24), at(65, 25)], ""),
+        ([at(80, 30), at(5000, 4950)], ""),
+        ([at(42, 1)], ""),  # it counts from the last step, amid one
+        ([at(85, 1)], "rank 0 began at step 84 and not at step 40"),
+        ([at(7, 7)], "rank 0 began at step 0 and not at step 40"),
+        ([at(70, 30)], "rank 0 makes steps that its plan leaves out: it is at step 70"),
+        ([at(45, 5), at(5000, 4960)], "rank 0 makes steps that its plan leaves out: it is at step 5,000"),
+        ([at(80, 30), at(9000, 100)], ""),  # beyond all of it: nothing is looked at any more
+        ([at(45, 5), at(100, 3, restarts=1)], ""),  # by its launcher, within the attempt
+    ],
+)
+def test_what_a_loop_makes_of_its_plan(seen: Sequence[RunSeen], said: str) -> None:
+    """By the first step of each rank, and by how many it has made since."""
+    obedience = PlanObedience(AttemptPlan("r", 1, "skip_batches", "loss_spike", 40, skip=((65, 75),)))
+    found = [obedience.broken_by(one) for one in seen]
+    assert found[:-1] == [""] * (len(found) - 1)
+    assert found[-1].startswith(said) if said else found[-1] == ""
+
+
+def test_a_plan_without_a_step_says_nothing_of_the_first() -> None:
+    """The newest checkpoint, whichever that is."""
+    assert PlanObedience(AttemptPlan("r", 1)).broken_by(at(85, 1)) == ""
+
+
+def test_a_loop_that_ignores_its_plan_is_not_sent_back_again(tmp_path: Path) -> None:
+    """Said once; the next time that is passed over, by the next supervisor as well."""
+
+    def look(attempt: int, seconds: float) -> RunSeen:
+        return spiked(67 + 90 * attempt, saved=[40]) if seconds > 10 else replace(at(85, 5), checkpoints=())
+
+    world = World(tmp_path, look, ends=[(None, 0), (0, 60.0)])
+    assert world.supervise() == 0
+    assert world.decisions() == [("act", "loss_spike", "skip_batches"), ("act", "loss_spike", "leave")]
+    about = [said for said in world.said if "began at step 80 and not at step 40" in said]
+    assert len(about) == 2
+    assert "is not sent back to a checkpoint again" in about[0]
+    assert "the loop did not follow an earlier plan: rank 0 began at step 80" in about[1]
+
+
+def train(supervised: Supervised, *options: str) -> str:
+    """Have ranks train whose loss spikes for good by the batch of step 40, under a policy that does not wait long."""
+    own = supervised.folder / "own.yml"
+    own.write_text(policy.DEFAULT.read_text().replace("for: 20s", "for: 1s"))
+    # The exporter looks once a second which checkpoints there are: each of 10 steps here.
+    ranks = [sys.executable, RANKS, supervised.folder, "--fail", "spike@40", "--steps", "220", "--step-seconds", "0.08"]
+    ranks += options
+    status, said = supervised.end(supervised.start("act", ranks, "--policy", own))
+    assert status == 0, said
+    assert supervised.decisions() == [("act", "loss_spike", "skip_batches")]
+    return said
+
+
+def test_batches_that_spoil_a_real_run_are_left_out(supervised: Supervised) -> None:
+    """The next attempt goes back, leaves their steps out, and finishes without a spike."""
+    train(supervised)
+    after = [plan for plan in supervised.plans() if plan[2] == 1]
+    assert [plan[6] for plan in after] == [[[38, 48]]] * 2
+    begin = after[0][4]
+    assert begin in (10, 20, 30)
+    made = [int(line) for line in (supervised.folder / "steps-1").read_text().splitlines()]
+    second = made[made.index(begin, made.index(begin) + 1) :]
+    assert second == [*range(begin, 38), *range(48, 220)]
+    assert not [one for one in supervised.entries() if one["kind"] == "ignored"]
+
+
+def test_a_real_loop_that_ignores_its_plan(supervised: Supervised) -> None:
+    """It goes on from its newest checkpoint: that is noticed, and said once."""
+    said = train(supervised, "--ignore")
+    (ignored,) = [one for one in supervised.entries() if one["kind"] == "ignored"]
+    assert "as its plan says" in ignored["why"]
+    assert said.count("is not sent back to a checkpoint again") == 1
