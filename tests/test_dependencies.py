@@ -27,7 +27,7 @@ GROUPS: dict[str, list[str]] = {
 
 REPOSITORY = ("exporter", "lab", "tools", "tests", "bench", "grafana", "examples")
 OWN = {"tachograph", "tachograph_lab", "tools", "tests", "prometheus", "sitecustomize"} | {
-    path.stem for folder in ("bench", "grafana") for path in (ROOT / folder).glob("*.py")
+    path.stem for folder in ("bench", "grafana", "examples/resilient") for path in (ROOT / folder).glob("*.py")
 }
 FROM_THE_TRAINING_SCRIPT = {"torch", "transformers"}
 """Imported only where the script that is recorded has imported them; the Makefile installs torch for the tests."""

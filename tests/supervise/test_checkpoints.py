@@ -69,7 +69,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "one more file": (lambda path: (path / "done").touch(), ""),
     "touched": (lambda path: os.utime(path / "random.pt", (1, 1)), ""),
     "gone": (shutil.rmtree, "40 is gone"),
-    "half deleted": (lambda path: shutil.rmtree(path / "model"), "0.pt is gone, as are 0 more of 2 files"),
+    "half deleted": (lambda path: shutil.rmtree(path / "model"), "0.pt is gone (missing: 1 of 2 files)"),
     "cut": (lambda path: (path / "random.pt").write_bytes(b"s"), "random.pt has 1 bytes, and had 5 when it was saved"),
 }
 

@@ -75,7 +75,7 @@ def read(path: Path) -> ScaleOut:
         raise ScaleOutError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from error
     if root is None:
         raise ScaleOutError(f"{path}:1: expected `above:` and `cells:`, but the file is empty")
-    form = Form()
+    form = ScaleOutForm()
     parts = form.keys(root, "above", "cells", may=("ports",))
     above = form.keys(parts.get("above"), "prometheus", "alertmanager")
     found = ScaleOut(
@@ -91,7 +91,7 @@ def read(path: Path) -> ScaleOut:
     return found
 
 
-class Form:
+class ScaleOutForm:
     """The form that a file of cells must have: returns the parts that have it, and collects faults with their lines."""
 
     def __init__(self) -> None:

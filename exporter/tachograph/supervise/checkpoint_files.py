@@ -1,4 +1,4 @@
-"""What the files of a checkpoint are, and whether they still are that. Run as a process of its own.
+"""The files of a checkpoint: their sizes, and whether they are still as they were saved. Run as a process of its own.
 
 `list PATH LISTING PATH LISTING …` writes their names and sizes to files; `check PATH LISTING SECONDS` writes what is
 wrong with one, nothing if it can be restored.
@@ -74,7 +74,7 @@ def _other_sizes(path: Path, listed: Mapping[str, int]) -> Iterator[str]:
     """Yield each file that is gone, or has another size than is listed."""
     now = sizes(path)
     if missing := sorted(listed.keys() - now.keys()):
-        yield f"{path / missing[0]} is gone, as are {len(missing) - 1} more of {len(listed)} files"
+        yield f"{path / missing[0]} is gone (missing: {len(missing)} of {len(listed)} files)"
     for name, before in listed.items():
         if now[name] != before:
             yield f"{path / name} has {now[name]:,} bytes, and had {before:,} when it was saved"

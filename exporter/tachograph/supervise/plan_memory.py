@@ -1,4 +1,4 @@
-"""What the plans of a run have changed about its training, as its journal has it: each attempt is told all of it."""
+"""The changes that the plans of a run have made to its training, by its journal: each attempt is told all of them."""
 
 from __future__ import annotations
 
