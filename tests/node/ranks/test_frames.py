@@ -113,7 +113,7 @@ def test_refusal_names_reason_and_fault(data: bytes, reason: str, words: str) ->
         decode(data)
     assert refusal.value.reason == reason
     assert reason in REJECT_REASONS
-    assert words in str(refusal.value)
+    assert words.lower() in str(refusal.value).lower()  # how msgspec spells it differs between releases
     assert len(str(refusal.value)) < 300
 
 
