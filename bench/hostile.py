@@ -230,8 +230,9 @@ def tables(results: Sequence[Result], load: str) -> list[str]:
     found = [{head: _mark(cell) for head, cell in one.cells().items()} for one in results]
     for head in [head for head in limits if all(cells[head] == limits[head] for cells in found)]:
         load = f"In every row, {head}: {limits.pop(head)}. {load}"
+    missed = any("✗" in figure for cells in found for figure in cells.values())
     lines = [
-        f"✗: limit missed. {load}",
+        f"{'✗: limit missed. ' if missed else ''}{load}",
         "",
         f"| attack, as tried | {' | '.join(limits)} |",
         "|---" * (1 + len(limits)) + "|",
