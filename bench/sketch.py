@@ -125,14 +125,6 @@ def dd_sketch(steps: Iterable[float]) -> Any:
     return sketch
 
 
-def dd_added(sketches: Iterable[Any]) -> Any:
-    """Return the sum of DDSketches."""
-    whole = DDSketch(DDSKETCH_ACCURACY)
-    for each in sketches:
-        whole.merge(each)
-    return whole
-
-
 def t_digest(steps: Iterable[float]) -> Any:
     """Return a t-digest of steps."""
     digest = tdigest_double(TDIGEST_K)
@@ -141,10 +133,9 @@ def t_digest(steps: Iterable[float]) -> Any:
     return digest
 
 
-def t_added(digests: Iterable[Any]) -> Any:
-    """Return the sum of t-digests."""
-    whole = tdigest_double(TDIGEST_K)
-    for each in digests:
+def merged(whole: Any, sketches: Iterable[Any]) -> Any:
+    """Return an empty sketch of a package with all of these added to it."""
+    for each in sketches:
         whole.merge(each)
     return whole
 
@@ -162,12 +153,14 @@ WAYS: Mapping[str, Way] = {
     "native histogram": Way(histogram, added, native_quantile, native_bytes, lambda found: len(found.counts)),
     "classic histogram": Way(histogram, added, classic_quantile, classic_text, lambda _: len(BOUNDS) + 1),
     "DDSketch": Way(
-        dd_sketch, dd_added, lambda sketch, share: float(sketch.get_quantile_value(share)),
+        dd_sketch, lambda nodes: merged(DDSketch(DDSKETCH_ACCURACY), nodes),
+        lambda sketch, share: float(sketch.get_quantile_value(share)),
         lambda sketch: bytes(DDSketchProto.to_proto(sketch).SerializeToString()),
         lambda sketch: len(DDSketchProto.to_proto(sketch).positiveValues.contiguousBinCounts),
     ),
     "t-digest": Way(
-        t_digest, t_added, lambda digest, share: float(digest.get_quantile(share)),
+        t_digest, lambda nodes: merged(tdigest_double(TDIGEST_K), nodes),
+        lambda digest, share: float(digest.get_quantile(share)),
         lambda digest: bytes(digest.serialize()), lambda digest: len(digest.serialize()) // 16,
     ),
 }  # fmt: skip

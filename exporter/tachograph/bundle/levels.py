@@ -27,25 +27,10 @@ _UNGROUPED = re.compile(
 )
 _NOT_NAMES = re.compile(rf"{_QUOTED.pattern}|{_LABELS}|\{{[^}}]*\}}|\[[^\]]*\]")
 _NAME = re.compile(r"(?<![\w:.])[a-zA-Z_:][\w:]*(?![\w:]|\s*\()")
-_WORDS = frozenset(
-    {
-        "without",
-        "and",
-        "ignoring",
-        "unless",
-        "Inf",
-        "on",
-        "group_right",
-        "nan",
-        "NaN",
-        "offset",
-        "inf",
-        "bool",
-        "or",
-        "group_left",
-        "by",
-    }
-)
+_WORDS = frozenset({
+    "Inf", "NaN", "and", "bool", "by", "group_left", "group_right", "ignoring", "inf",
+    "nan", "offset", "on", "or", "unless", "without",
+})  # fmt: skip
 _QUERY = re.compile(rf"\b(?:printf|query)\s+({_QUOTED.pattern})")
 _ALERTS = frozenset({"ALERTS", "ALERTS_FOR_STATE"})
 

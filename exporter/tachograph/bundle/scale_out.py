@@ -14,6 +14,7 @@ from tachograph import shipped
 from tachograph.bundle import levels, routes, rules
 from tachograph.bundle.site import Site
 from tachograph.humanize import suggestion
+from tachograph.yaml_file import YamlFileError, composed
 
 JOBS = ("tachograph", "node", "dcgm")
 """The jobs that scrape nodes, each with a file of targets."""
@@ -66,13 +67,11 @@ class ScaleOut:
 def read(path: Path) -> ScaleOut:
     """Return what a file says; raise ScaleOutError with each of its faults."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = composed(path)
     except OSError as error:
         raise ScaleOutError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
-        raise ScaleOutError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    except YamlFileError as error:
+        raise ScaleOutError(str(error)) from error
     if root is None:
         raise ScaleOutError(f"{path}:1: expected `above:` and `cells:`, but the file is empty")
     form = ScaleOutForm()

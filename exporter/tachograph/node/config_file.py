@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph.humanize import suggestion
+from tachograph.yaml_file import YamlFileError, composed
 
 if TYPE_CHECKING:
     import yaml
@@ -36,15 +37,11 @@ def read_file(path: Path, names: Sequence[str]) -> tuple[dict[str, Entry], list[
     import yaml  # only here: an exporter that is configured by flags does not pay for it
 
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = composed(path)
     except OSError as error:
         return {}, [f"{path}: cannot be read: {error.strerror or error}"]
-    except UnicodeDecodeError as error:
-        return {}, [f"{path}: cannot be read: not UTF-8 at byte {error.start}"]
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
-        return {}, [f"{where}: not YAML: {getattr(error, 'problem', None) or error}"]
+    except YamlFileError as error:
+        return {}, [str(error)]
     if root is None:
         return {}, []
     found: dict[str, Entry] = {}

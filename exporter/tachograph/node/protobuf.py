@@ -33,15 +33,8 @@ _NAME, _HELP, _TYPE, _METRIC = b"\x0a", b"\x12", b"\x18", b"\x22"
 _LABEL, _GAUGE_FIELD, _COUNTER_FIELD, _HISTOGRAM_FIELD = b"\x0a", b"\x12", b"\x1a", b"\x3a"
 _LABEL_NAME, _LABEL_VALUE = b"\x0a", b"\x12"
 _VALUE = b"\x09\x09"  # the length of what follows: a tag and a double
-_COUNT, _SUM, _BUCKET, _SCHEMA, _ZERO_THRESHOLD, _SPAN, _DELTAS = (
-    b"\x08",
-    b"\x11",
-    b"\x1a",
-    b"\x28",
-    b"\x31",
-    b"\x62",
-    b"\x6a",
-)
+_COUNT, _SUM, _BUCKET, _SCHEMA = b"\x08", b"\x11", b"\x1a", b"\x28"
+_ZERO_THRESHOLD, _SPAN, _DELTAS = b"\x31", b"\x62", b"\x6a"
 _CUMULATIVE, _BOUND = b"\x08", b"\x11"
 _OFFSET, _LENGTH = b"\x08", b"\x10"
 

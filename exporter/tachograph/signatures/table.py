@@ -39,25 +39,10 @@ _CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
 """A capital letter of a pattern, but for classes such as \\S, and for the P of named groups."""
 
 _FIELDS = {
-    "name",
-    "category",
-    "role",
-    "example",
-    "find",
-    "pattern",
-    "pattern_not",
-    "case",
-    "weak",
-    "peer",
-    "by",
-    "alone",
-    "handled",
-    "despite",
-    "words",
-    "cause",
-    "next",
-}
-_KINDS = ("exception", "level")  # fmt: skip
+    "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
+    "handled", "despite", "words", "cause", "next",
+}  # fmt: skip
+_KINDS = ("exception", "level")
 
 
 class SignatureError(Exception):

@@ -11,6 +11,7 @@ from tachograph import duration
 from tachograph.catalog.rank import PAUSES
 from tachograph.humanize import suggestion
 from tachograph.supervise.findings import TRIGGERS
+from tachograph.yaml_file import YamlFileError, composed
 
 if TYPE_CHECKING:
     import yaml
@@ -83,18 +84,12 @@ class Policy:
 
 def read(path: Path) -> Policy:
     """Return the policy of a file; raise PolicyError."""
-    import yaml  # only here: the --help of the command does not need it
-
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = composed(path)
     except OSError as error:
         raise PolicyError([f"{path}: cannot be read: {error.strerror or error}"]) from error
-    except UnicodeDecodeError as error:
-        raise PolicyError([f"{path}: cannot be read: not UTF-8 at byte {error.start}"]) from error
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
-        raise PolicyError([f"{where}: not YAML: {getattr(error, 'problem', None) or error}"]) from error
+    except YamlFileError as error:
+        raise PolicyError([str(error)]) from error
     reader = _Reader(path)
     policy = reader.policy(root) if root is not None else None
     if policy is None or reader.faults:

@@ -212,9 +212,7 @@ class Supervisor:
             self._ledger.write(OUTCOME, id=decided["id"], action=decided["action"], ok=True, text=text)
         if self._memory.runs:
             why = "its supervisor ended, and the training with it"
-            self._ledger.write(
-                ENDED, how=LOST, status=None, step=None, why=why
-            )  # fmt: skip
+            self._ledger.write(ENDED, how=LOST, status=None, step=None, why=why)
         self._hindsight.catch_up()
         if not stopped:
             return None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.humanize import suggestion
 from tachograph.node.config_file import ConfigError
+from tachograph.yaml_file import YamlFileError, composed
 
 if TYPE_CHECKING:
     import yaml
@@ -88,17 +89,10 @@ class _Reader:
         self._lines: dict[str, int] = {}
 
     def read(self) -> WebConfig:
-        import yaml
-
         try:
-            root = yaml.compose(self._path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        except UnicodeDecodeError as error:
-            self.faults.append(f"{self._path}: cannot be read: not UTF-8 at byte {error.start}")
-            return WebConfig()
-        except (yaml.YAMLError, RecursionError) as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f"{self._path}:{mark.line + 1}" if mark is not None else f"{self._path}"
-            self.faults.append(f"{where}: not YAML: {getattr(error, 'problem', None) or error}")
+            root = composed(self._path)
+        except YamlFileError as error:
+            self.faults.append(str(error))
             return WebConfig()
         parts = self._table(root, "", {
             "tls_server_config": self._tls, "http_server_config": self._http, "basic_auth_users": self._users,
