@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.node.ranks.frames import Bye, FrameError, Peer
 from tachograph.node.ranks.claims import Claims
+from tachograph.node.ranks.frames import Bye, FrameError, Peer
 from tachograph.node.ranks.shares import MOST_USERS, QUIET_SECONDS, WORK_BURST, WORK_RATE, Shares
 from tachograph.node.recent_peak import HALF_SECONDS, RecentPeak
 from tachograph.wire import MAX_NAME_BYTES
