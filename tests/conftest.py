@@ -102,10 +102,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 TOGETHER = (
-    "tests/client/torch/", "tests/attach/", "tests/integrations/", "tests/examples/", "tests/auto/test_recording",
-    "tests/auto/test_trainings", "tests/supervise/test_resilient",
+    "tests/attach/", "tests/auto/test_recording", "tests/auto/test_trainings", "tests/client/core/",
+    "tests/client/flops/", "tests/client/torch/", "tests/examples/", "tests/integrations/",
+    "tests/supervise/test_resilient",
 )  # fmt: skip
-"""Folders, and files, which share a fixture that is dear: one process that has imported PyTorch."""
+"""Folders, and files, of tests that import PyTorch, or share a process that has imported it: a second and a half."""
 
 
 class Scheduling(LoadScopeScheduling):
