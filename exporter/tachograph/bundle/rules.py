@@ -77,9 +77,12 @@ def _use(use: str, macros: Mapping[str, Macro]) -> str:
     if len(given) != len(macro.names):
         wanted = "; ".join(macro.names) or "no argument"
         raise MacroError(f"`{name}` takes {wanted}, and is given {'; '.join(given) or 'none'}")
-    arguments = {one: Macro((), text) for one, text in zip(macro.names, given, strict=True)}
-    others = {one: other for one, other in macros.items() if other is not macro}  # a macro that used itself never ended
-    return expand(macro.text, others | arguments)
+    if "$(" not in macro.text:
+        return macro.text
+    known = {**macros}
+    del known[name]  # a macro that used itself never ended
+    known.update((one, Macro((), text)) for one, text in zip(macro.names, given, strict=True))
+    return expand(macro.text, known)
 
 
 def sources() -> list[Path]:
