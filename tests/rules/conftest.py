@@ -111,7 +111,8 @@ def behave(promtool: Promtool, request: pytest.FixtureRequest, tmp_path: Path) -
     """Run a file of rule tests.
 
     `make test` has each scenario evaluate only the rules that can change its outcome, in half the CPU time, and write
-    only the texts that it asserts; on the newer Prometheus, `make test-all` has it evaluate all rules that the file loads, of which none may fail.
+    only the texts that it asserts; on the newer Prometheus, `make test-all` has it evaluate all rules that the file
+    loads, with their texts, of which none may fail.
     """
     whole = request.node.callspec.params["programs"] != "bookworm"
 
