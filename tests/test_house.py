@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import signal
 import subprocess
 import sys
@@ -91,6 +92,28 @@ def test_each_fault_is_found() -> None:
     found = Modules(defaultdict(list), [], [], [])
     look(f"{INSIDE[0]}a.py", ast.parse(code), found)
     assert found == ({"A": [f"{INSIDE[0]}a.py"]}, [f"{INSIDE[0]}a.py:4"], [f"{INSIDE[0]}a.py:1"], [f"{INSIDE[0]}a.py"])
+
+
+def test_collecting_the_tests_imports_no_pytorch() -> None:
+    """Each worker collects every file, and would import it for seconds: a test or a fixture does, where it needs it."""
+    paths = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests").rglob("conftest.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    named = re.compile(r"(?m)^(import|from) torch|^\S.*[\"']torch")
+    suspects = {path: text for path, text in texts.items() if named.search(text)}
+    assert [str(path.relative_to(ROOT)) for path, text in suspects.items() if imports_torch(text)] == []
+    assert imports_torch("import torch") == imports_torch("from torch import nn") == [1]
+    assert imports_torch('import pytest\ntorch = pytest.importorskip("torch")') == [2]
+    assert imports_torch('CODE = """\nimport torch\n"""\ndef f():\n    import torch\n') == []
+
+
+def imports_torch(text: str) -> list[int]:
+    """Return the lines by which a module imports PyTorch as it is imported itself."""
+    return [
+        node.lineno
+        for node in ast.parse(text).body
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and re.match(r"(import|from) torch\b|.*importorskip\('torch", ast.unparse(node))
+    ]
 
 
 def test_programs_of_tests_begin_with_no_signal_ignored() -> None:

@@ -25,12 +25,6 @@ def fully_shard(model: Any, **given: Any) -> Any:
 
 
 @pytest.fixture
-def torch() -> Any:
-    """PyTorch, which is imported once a test runs: every worker collects this file."""
-    return pytest.importorskip("torch")
-
-
-@pytest.fixture
 def mesh(torch: Any) -> Iterator[Any]:
     """Rank 13 of 16 in two stages of two replicas of two shards of two tensor parts; nothing is ever sent."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
