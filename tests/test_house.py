@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("exporter/tachograph", "lab/tachograph_lab", "tools")
@@ -16,55 +20,100 @@ PACKAGES = ("exporter/tachograph", "lab/tachograph_lab", "tools")
 SHARED = frozenset({"TachographCallback"})
 """Names that two public modules have on purpose: each framework's users know its callback by this one."""
 
+INSIDE = tuple(f"exporter/tachograph/{part}/" for part in ("client", "integrations", "attach", "auto"))
+"""Folders of what runs in a training process."""
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yield path and syntax tree of every module of the packages."""
+
+class Modules(NamedTuple):
+    """What the rules below look for in the modules of the packages, each with its place."""
+
+    classes: Mapping[str, Sequence[str]]
+    reassigned: Sequence[str]
+    whats: Sequence[str]
+    warning: Sequence[str]
+
+
+@pytest.fixture(scope="module")
+def modules() -> Modules:
+    """Read every module once."""
+    found = Modules(defaultdict(list), [], [], [])
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            look(str(path.relative_to(ROOT)), tree, found)
+    return found
 
 
-def test_one_name_is_one_class() -> None:
+def look(path: str, tree: ast.Module, found: Any) -> None:
+    """Add what there is to look for in a module."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            found.classes[node.name].append(path)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if node.attr == "__class__" and isinstance(node.ctx, ast.Store):
+                found.reassigned.append(f"{path}:{node.lineno}")
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if (ast.get_docstring(node) or "").startswith("What "):
+                found.whats.append(f"{path}:{getattr(node, 'lineno', 1)}")
+        elif isinstance(node, ast.Call) and path.startswith(INSIDE) and warns(node.func):
+            found.warning.append(path)
+
+
+def warns(function: ast.expr) -> bool:
+    """Whether a function that is called writes a warning."""
+    return ast.unparse(function).endswith((".warning", ".warn", ".error"))
+
+
+def test_one_name_is_one_class(modules: Modules) -> None:
     """A public class name is defined once, so that a search for it ends at one place."""
-    found = defaultdict(list)
-    for path, tree in modules():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(path)
-    assert not {name: paths for name, paths in found.items() if len(paths) > 1 and name not in SHARED}
+    found = modules.classes.items()
+    assert not {name: paths for name, paths in found if len(paths) > 1 and name not in SHARED}
 
 
-def test_a_class_is_what_it_was_built_as() -> None:
+def test_a_class_is_what_it_was_built_as(modules: Modules) -> None:
     """Nothing assigns `__class__`."""
-    assert not [
-        f"{path}:{node.lineno}"
-        for path, tree in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr == "__class__" and isinstance(node.ctx, ast.Store)
-    ]
+    assert not modules.reassigned
 
 
-def test_a_docstring_says_what_the_thing_is() -> None:
+def test_a_docstring_says_what_the_thing_is(modules: Modules) -> None:
     """No docstring begins with "What"."""
-    assert not [
-        f"{path}:{getattr(node, 'lineno', 1)}"
-        for path, tree in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and (ast.get_docstring(node) or "").startswith("What ")
-    ]
+    assert not modules.whats
 
 
-def test_a_training_process_is_warned_in_one_way() -> None:
+def test_a_training_process_is_warned_in_one_way(modules: Modules) -> None:
     """By `notice`, whose lines begin with "tachograph:" whatever the program's log shows; once on each subject."""
-    inside = tuple(f"exporter/tachograph/{part}/" for part in ("client", "integrations", "attach", "auto"))
-    assert [
-        path
-        for path, tree in modules()
-        if path.startswith(inside)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".warning", ".warn", ".error"))
-    ] == ["exporter/tachograph/client/core/notice.py"]
+    assert modules.warning == ["exporter/tachograph/client/core/notice.py"]
+
+
+def test_each_fault_is_found() -> None:
+    """Each of these rules, broken once."""
+    code = 'class A:\n    """What it is."""\n\nA().__class__ = A\nlog.warning("x")\n'
+    found = Modules(defaultdict(list), [], [], [])
+    look(f"{INSIDE[0]}a.py", ast.parse(code), found)
+    assert found == ({"A": [f"{INSIDE[0]}a.py"]}, [f"{INSIDE[0]}a.py:4"], [f"{INSIDE[0]}a.py:1"], [f"{INSIDE[0]}a.py"])
+
+
+def test_collecting_the_tests_imports_no_pytorch() -> None:
+    """Each worker collects every file, and would import it for seconds: a test or a fixture does, where it needs it."""
+    paths = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests").rglob("conftest.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    named = re.compile(r"(?m)^(import|from) torch|^\S.*[\"']torch")
+    suspects = {path: text for path, text in texts.items() if named.search(text)}
+    assert [str(path.relative_to(ROOT)) for path, text in suspects.items() if imports_torch(text)] == []
+    assert imports_torch("import torch") == imports_torch("from torch import nn") == [1]
+    assert imports_torch('import pytest\ntorch = pytest.importorskip("torch")') == [2]
+    assert imports_torch('CODE = """\nimport torch\n"""\ndef f():\n    import torch\n') == []
+
+
+def imports_torch(text: str) -> list[int]:
+    """Return the lines by which a module imports PyTorch as it is imported itself."""
+    return [
+        node.lineno
+        for node in ast.parse(text).body
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and re.match(r"(import|from) torch\b|.*importorskip\('torch", ast.unparse(node))
+    ]
 
 
 def test_programs_of_tests_begin_with_no_signal_ignored() -> None:

@@ -32,6 +32,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tachograph.redact import LONGEST, REDACTED, redact, redact_lines
+from tests.every import every
 
 SECRETS: tuple[tuple[str, ...], ...] = (
     # A text, and what must not be left of it.
@@ -352,7 +353,7 @@ DETECTORS: tuple[type[RegexBasedDetector], ...] = (
 PRINTABLE = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
 
 
-@pytest.mark.parametrize("row", SECRETS, ids=lambda row: row[0][:40])
+@every("row", SECRETS)
 def test_a_secret_is_taken_out(row: tuple[str, ...]) -> None:
     """Every spelling of a secret goes, also in the middle of a sentence, and something says that it was there."""
     text, *secrets = row
@@ -362,7 +363,7 @@ def test_a_secret_is_taken_out(row: tuple[str, ...]) -> None:
         assert REDACTED in shown
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@every("text", ORDINARY)
 def test_ordinary_words_stay(text: str) -> None:
     """A message without a secret is shown as it is."""
     assert redact(text) == text
@@ -390,7 +391,7 @@ def test_what_a_secret_scanner_finds_is_redacted(detector: type[RegexBasedDetect
     redacts()
 
 
-@pytest.mark.parametrize("row", SECRETS, ids=lambda row: row[0][:40])
+@every("row", SECRETS)
 def test_a_secret_scanner_finds_no_name_with_its_value(row: tuple[str, ...]) -> None:
     """What detect-secrets finds behind a name of these spellings is not shown either."""
     for line in row[0].splitlines():

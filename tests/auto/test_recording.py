@@ -96,6 +96,7 @@ def test_spawned_ranks_are_recorded(forked: Any) -> None:
     assert len(done.having("steps_total", run="spawned")) == 2
 
 
+@pytest.mark.slow  # three processes import PyTorch; quicker are spawned ranks, and torchrun in tests/attach/test_run.py
 def test_the_ranks_of_torchrun_are_recorded(forked: Any) -> None:
     """Both, as in a job that nobody has edited, with their collectives; torchrun itself is none of them."""
     done = forked(LOOP, "ddp", ranks=2, TACHOGRAPH_RUN="ranks-auto", PYTHONPATH=os.fspath(FOLDER))

@@ -13,6 +13,7 @@ import yaml
 
 from tachograph.bundle import command, routes
 from tests.conftest import NEWEST
+from tests.every import every
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -81,7 +82,7 @@ def test_a_receiver_has_the_kinds_that_suit_it(write: Write, chosen: list[str], 
     assert {name: found[name] for name in kinds} == kinds
 
 
-@pytest.mark.parametrize("chosen", [each for count in (1, 2, 3) for each in combinations(command.RECEIVERS, count)])
+@every("chosen", [each for count in (1, 2, 3) for each in combinations(command.RECEIVERS, count)])
 def test_a_pager_gets_tickets_only_if_it_is_all_there_is(chosen: Sequence[str]) -> None:
     """And then it is said."""
     for receiver in ("ticket", "chat"):

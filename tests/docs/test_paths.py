@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-import pytest
-
 from tachograph.__main__ import COMMANDS
 from tachograph_lab.__main__ import COMMANDS as LAB_COMMANDS
+from tests.every import every
 
 ROOT = Path(__file__).parents[2]
 FILES = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -54,7 +53,7 @@ def _exists(pattern: str) -> bool:
     return pattern in TREE or ("*" in pattern and any(fnmatch(path, pattern) for path in TREE))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@every("document", DOCUMENTS)
 def test_what_a_document_names_exists(document: str) -> None:
     """Paths in backticks, links, make targets and commands are all there; `<subject>` and `*` stand for any name."""
     missing = list(_named(document, (ROOT / document).read_text(encoding="utf-8")))

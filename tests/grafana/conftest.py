@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -35,8 +34,6 @@ RANKS = 64  # more than the 50 series that a panel may draw
 PAST, FUTURE, STEP = 900, 120, 15  # seconds of samples before and after now: the rules run live, over 20 s and more
 SLOW, DEAD, SILENT = 5, 11, 20
 DIED = PAST - 30
-THRIFTY = {"GOGC": "400"}
-"""Garbage is collected less often."""
 WINDOW = {"__rate_interval": "30s", "__interval": "15s", "__range": "300s"}
 
 
@@ -284,7 +281,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with samples.open("w", encoding="utf-8") as file:
         file.writelines(exposition(began, began + PAST + FUTURE))
     make = [programs["promtool"], "tsdb", "create-blocks-from", "openmetrics", samples, data]
-    subprocess.run(make, env=os.environ | THRIFTY, check=True, capture_output=True, timeout=250)
+    subprocess.run(make, check=True, capture_output=True, timeout=250)
     (folder / "rules").mkdir()
     for path in (ROOT / "prometheus/rules").glob("*.yml"):  # all of them each second: no test waits for a slow group
         text = re.sub(r"(?m)^    interval: .+\n", "", path.read_text(encoding="utf-8"))
@@ -318,7 +315,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     ]
     with Children(folder) as children:
         children.start("alertmanager", alerting)
-        prometheus = children.start("prometheus", command, THRIFTY)
+        prometheus = children.start("prometheus", command)
         prometheus.wait_until(lambda: answers(f"http://{ours}/-/ready"), 60)
         # Records are made of records, ten deep at most; Prometheus counts its own rounds. And a sample must have come
         # since the run's first record: its batch changed a moment before each sample.

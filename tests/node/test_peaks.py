@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tachograph.node.peaks import DTYPES, MEASURED, PEAKS, achievable_of, dtype_of, peaks_of
+from tests.every import every
 
 # NVML product name -> dense tera-FLOP/s as (fp16, bf16, fp8); None where the device has no such unit.
 KNOWN: dict[str, tuple[float | None, ...]] = {
@@ -98,7 +99,7 @@ MEASURED_ON: dict[str, tuple[float, float | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@every("name", KNOWN)
 def test_a_known_device_has_its_own_peak(name: str) -> None:
     """Every device string gives the dense figure of that board, and of no other."""
     expected = dict(zip(DTYPES, KNOWN[name], strict=True))
@@ -106,13 +107,13 @@ def test_a_known_device_has_its_own_peak(name: str) -> None:
     assert peaks_of(name.upper()) == peaks_of(name.lower()) == peaks_of(name)
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@every("name", UNKNOWN)
 def test_an_unknown_device_has_no_peak(name: str) -> None:
     """No peak means no MFU, where another board's peak would mean a wrong one."""
     assert peaks_of(name) == {}
 
 
-@pytest.mark.parametrize("name", MEASURED_ON)
+@every("name", MEASURED_ON)
 def test_a_measured_device_has_its_own_figure(name: str) -> None:
     """A measured figure is below the vendor's peak of the same device, at a plausible share of it."""
     bf16, fp8 = MEASURED_ON[name]
@@ -121,9 +122,7 @@ def test_a_measured_device_has_its_own_figure(name: str) -> None:
     assert all(0.65 < flops / peaks_of(name)[dtype] < 0.9 for dtype, flops in expected.items())
 
 
-@pytest.mark.parametrize(
-    "name", [*UNKNOWN, *sorted(KNOWN.keys() - MEASURED_ON.keys() - {"NVIDIA A100-SXM-80GB", "A100-SXM4-40GB"})]
-)
+@every("name", [*UNKNOWN, *sorted(KNOWN.keys() - MEASURED_ON.keys() - {"NVIDIA A100-SXM-80GB", "A100-SXM4-40GB"})])
 def test_a_device_that_nobody_measured_has_no_figure(name: str) -> None:
     """A sibling's measurement is not its own: not the A100's for the A800, nor the H200's for the H20."""
     assert achievable_of(name) == {}
@@ -163,7 +162,7 @@ def test_every_published_device_is_known_or_refused_by_name() -> None:
     assert "NVIDIA A10G" in UNKNOWN  # written of as 70 and as 125: no figure is better than either
 
 
-@pytest.mark.parametrize("name", MEASURED_ON)
+@every("name", MEASURED_ON)
 def test_no_measurement_is_used_for_fp16(name: str) -> None:
     """That of bf16 is not its own, though both have one peak: a run in fp16 has no achievable FLOP/s."""
     for written in ("fp16", "FP16", "float16", "torch.float16", "half", "16-mixed"):

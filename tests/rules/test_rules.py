@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.every import every
 from tools.mutation.trial import read
 
 HERE = Path(__file__).parent
@@ -99,7 +100,7 @@ def groups_of(path: Path) -> set[str]:
     return {group["name"] for group in read(path)["groups"]}
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@every("path", FILES)
 def test_groups_are_evaluated_in_a_fixed_order(path: Path) -> None:
     """Promtool shuffles the groups that `group_eval_order` leaves out: a test that lists too few is sometimes red."""
     test = read(path)

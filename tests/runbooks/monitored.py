@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -27,7 +28,6 @@ AHEAD = 120.0
 ROUNDS = 7
 """Evaluations after which every recorded series is there: records of records are five deep."""
 
-THRIFTY = {"GOGC": "400"}
 LIVE_RUN = "live"
 LOOP = """
 import sys, threading, tachograph
@@ -83,7 +83,9 @@ class MonitoredReplay(Monitoring):
             file.writelines(exposition(self._scenario, time.time() // 1 + AHEAD))
         promtool = binaries.find(self._suite)["promtool"]
         make = [promtool, "tsdb", "create-blocks-from", "openmetrics", samples, self._data("prometheus")]
-        subprocess.run(make, env=self.children.environment | THRIFTY, check=True, capture_output=True, timeout=120)
+        subprocess.run(
+            make, env={**os.environ, **self.children.environment}, check=True, capture_output=True, timeout=120
+        )
 
     def wait(self) -> None:
         """Wait until the rules have been evaluated often enough, and the live run is in their series."""

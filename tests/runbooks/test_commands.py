@@ -18,6 +18,7 @@ import pytest
 from tachograph import shipped
 from tachograph.__main__ import COMMANDS as OURS
 from tachograph_lab.processes import Children, answers, free_port
+from tests.every import every
 from tests.runbooks import shell
 from tests.runbooks.page import INDEX, PAGES, ROOT, blocks, fenced, prose, rows, sections, text_of
 
@@ -146,7 +147,7 @@ def spans(text: str) -> Iterator[str]:
     yield from (span for span in found if span.split()[0] in programs)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every("name", NAMES)
 def test_every_command_may_be_pasted(name: str) -> None:
     """Placeholders are declared, programs, options and units exist, nothing is one cluster's own."""
     text = text_of(name)
@@ -197,7 +198,7 @@ def test_what_is_right_is_not_a_fault(line: str) -> None:
     assert not list(faults(line))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every("name", NAMES)
 def test_every_block_is_a_shell_script(name: str) -> None:
     """Bash reads each block to its end, with a word for each placeholder."""
     for block in fenced(text_of(name), "sh"):
@@ -205,7 +206,7 @@ def test_every_block_is_a_shell_script(name: str) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", PAGES)
+@every("name", PAGES)
 def test_a_placeholder_for_a_label_has_one(name: str) -> None:
     """The page that leads to a runbook has the label, or a query there lists it (`by (instance)`)."""
     text = text_of(name)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from tachograph.findings.kinds import severities
 from tachograph.findings.limits import LIMITS
+from tests.every import every
 from tests.runbooks.page import INDEX, PAGES, ROOT, RUNBOOKS, blocks, prose, rows, sections, text_of
 
 HEADINGS = [
@@ -76,7 +75,7 @@ def test_every_alert_has_one_runbook_and_every_runbook_an_alert(rules: Rules) ->
         assert alert["url"].endswith(f"/blob/main/runbooks/{name}.md"), name
 
 
-@pytest.mark.parametrize("name", PAGES)
+@every("name", PAGES)
 def test_every_runbook_has_the_same_form(name: str, rules: Rules) -> None:
     """Name, severity, the fixed headings, none of them empty, short enough to be read in the night."""
     text, alert = PAGES[name], alerts(rules)[name]
@@ -95,7 +94,7 @@ def test_every_runbook_has_the_same_form(name: str, rules: Rules) -> None:
     assert f"prometheus/src/{alert['subject']}.yml" in parts["Tune"], "Tune names the file with its numbers"
 
 
-@pytest.mark.parametrize("name", PAGES)
+@every("name", PAGES)
 def test_the_first_minute_comes_first_and_names_top(name: str) -> None:
     """The view of the run, or of the node, wherever one helps; nowhere else, or the reason is gone."""
     first, text = next(iter(sections(PAGES[name]).items()))
@@ -110,13 +109,13 @@ def test_the_end_of_a_page_is_said_as_it_comes(rules: Rules) -> None:
     assert f"ends\n   {kept.removesuffix('m')} minutes after the rank is back" in PAGES["RankDead"]
 
 
-@pytest.mark.parametrize("name", PAGES)
+@every("name", PAGES)
 def test_a_runbook_is_short(name: str) -> None:
     """It is read at night."""
     assert len(text_of(name).split()) <= WORDS
 
 
-@pytest.mark.parametrize("name", PAGES)
+@every("name", PAGES)
 def test_the_decision_table_names_cause_and_who(name: str) -> None:
     """Each row: further symptom, cause, who acts, what they do; who is one of the roles of the index."""
     head, *lines = rows(sections(PAGES[name])["Decide"])
@@ -136,7 +135,7 @@ def test_the_roles_are_told() -> None:
     assert used == WHO
 
 
-@pytest.mark.parametrize("name", [*PAGES, "README"])
+@every("name", [*PAGES, "README"])
 def test_every_link_leads_somewhere(name: str) -> None:
     """Files exist, and so do the headings that links point to."""
     text = text_of(name)
@@ -149,7 +148,7 @@ def test_every_link_leads_somewhere(name: str) -> None:
         assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
 
 
-@pytest.mark.parametrize("name", [*PAGES, "README"])
+@every("name", [*PAGES, "README"])
 def test_other_alerts_and_files_are_named_rightly(name: str, rules: Rules) -> None:
     """A name that looks like an alert's or a file's in this repository is one."""
     text = text_of(name)
@@ -178,7 +177,7 @@ def test_the_limits_of_one_run_are_told() -> None:
             assert f'recorder.threshold("{name.strip("`")}"' in told, f"{alert} does not mention {name}"
 
 
-@pytest.mark.parametrize("name", PAGES)
+@every("name", PAGES)
 def test_every_runbook_leads_to_the_three_platforms(name: str) -> None:
     """Commands end with links to what is the same for all alerts, with parts for Kubernetes, Slurm and bare metal."""
     told = how_to()
@@ -223,7 +222,7 @@ def test_the_index_holds_every_alert(rules: Rules) -> None:
     assert set(re.findall(r"\]\((\w+)\.md\)", parts["By symptom"])) == known.keys()
 
 
-@pytest.mark.parametrize("name", [*PAGES, "README"])
+@every("name", [*PAGES, "README"])
 def test_runbooks_hold_no_place_of_ours(name: str) -> None:
     """No path of a home or of a workplace, no address of a network, nothing left to be done."""
     text = text_of(name)

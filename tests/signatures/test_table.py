@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tachograph.signatures.table import CATEGORIES, ROLES, SignatureError, classify, parse, shadowed, table
+from tests.every import every
 from tests.logs.composed import TEXTS
 
 FURTHER = Path(__file__).with_name("further_texts.txt")
@@ -89,9 +90,7 @@ def test_roles_of_known_texts() -> None:
     assert share("role") >= 0.90
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in FURTHER.read_text(encoding="utf-8").splitlines() if not row.startswith("#")]
-)
+@every("row", [row for row in FURTHER.read_text(encoding="utf-8").splitlines() if not row.startswith("#")])
 def test_further_texts(row: str) -> None:
     """Each has the category and the role that stand before it."""
     label, _, text = row.partition(" | ")
@@ -100,7 +99,7 @@ def test_further_texts(row: str) -> None:
     assert f"{found.category} {found.role}" == label
 
 
-@pytest.mark.parametrize("line", HEALTHY.splitlines())
+@every("line", HEALTHY.splitlines())
 def test_a_healthy_line_is_none(line: str) -> None:
     """Nothing that a healthy run or the kernel prints at its start is a failure."""
     row = classify(line)

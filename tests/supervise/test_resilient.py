@@ -15,7 +15,7 @@ import pytest
 from tachograph.supervise import policy
 from tachograph_lab.processes import free_port
 from tests.supervise.conftest import Supervised, is_running, until
-from tests.torch_programs import TorchPrograms
+from tests.torch_programs import TorchProgram, TorchPrograms
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -42,27 +42,37 @@ def attempts(folder: Path, rank: int) -> list[int]:
     return [int(line.split()[2]) for line in lines if line.startswith("attempt ")]
 
 
+def start(torch_programs: TorchPrograms, folder: Path, ranks: int, *options: object) -> list[TorchProgram]:
+    """Start the ranks of an attempt without a launcher."""
+    port = str(free_port())
+    return [
+        torch_programs.python(
+            [TRAIN, "--folder", folder, *options],
+            folder=folder, out=folder / f"out-{rank}", errors=folder / f"errors-{rank}",
+            environment={
+                **os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TACHOGRAPH_DISABLED": "1",
+            },
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+
+
+def finish(programs: list[TorchProgram], folder: Path) -> None:
+    """Wait for ranks, which have to end well."""
+    for rank, program in enumerate(programs):
+        assert program.wait() == 0, (folder / f"errors-{rank}").read_text()
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(torch_programs: TorchPrograms, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     """The losses of a rank in a run that nothing happened to."""
 
     @cache
     def trained(parallel: str, ranks: int) -> Path:
-        folder, port = tmp_path_factory.mktemp("uninterrupted"), str(free_port())
-        programs = [
-            torch_programs.python(
-                [TRAIN, "--folder", folder, "--steps", STEPS, "--every", EVERY, "--parallel", parallel],
-                folder=folder, out=folder / f"out-{rank}", errors=folder / f"errors-{rank}",
-                environment={
-                    **os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-                    "TACHOGRAPH_DISABLED": "1",
-                },
-            )
-            for rank in range(ranks)
-        ]  # fmt: skip
-        for rank, program in enumerate(programs):
-            assert program.wait() == 0, (folder / f"errors-{rank}").read_text()
+        folder = tmp_path_factory.mktemp("uninterrupted")
+        options = ("--steps", STEPS, "--every", EVERY, "--parallel", parallel)
+        finish(start(torch_programs, folder, ranks, *options), folder)
         return folder
 
     return lambda parallel, ranks, rank: losses(trained(parallel, ranks), rank)
@@ -93,6 +103,24 @@ def end(supervised: Supervised, process: subprocess.Popen[str]) -> str:
     return said
 
 
+def test_an_attempt_goes_on_exactly_where_the_one_before_was(torch_programs: TorchPrograms, tmp_path: Path) -> None:
+    """After the death of a rank, without torchrun and a supervisor: every loss is that of a run without one."""
+    options = ("--steps", 30, "--every", 10)
+    whole, broken = (tmp_path / name for name in ("whole", "broken"))
+    whole.mkdir()
+    broken.mkdir()
+    killed, other = reversed(start(torch_programs, broken, 2, *options, "--fault", "kill@22"))
+    assert killed.wait() == -signal.SIGKILL
+    other.stop()
+    finish(start(torch_programs, broken, 2, *options), broken)
+    finish(start(torch_programs, whole, 2, *options), whole)
+    for rank in range(2):
+        seen, expected = losses(broken, rank), losses(whole, rank)
+        assert [{*values} for values in seen.values()] == [{*values} for values in expected.values()]
+        assert list(seen) == [*range(30)]
+        assert next(step for step, values in seen.items() if len(values) == 2) in (10, 20), "it began at a checkpoint"
+
+
 def assert_same(folder: Path, uninterrupted: Uninterrupted, parallel: str = "ddp", ranks: int = 2) -> None:
     """Every loss of every attempt is that of the uninterrupted run, and steps after the checkpoint were made twice."""
     for rank in range(ranks):
@@ -104,9 +132,8 @@ def assert_same(folder: Path, uninterrupted: Uninterrupted, parallel: str = "ddp
         assert any(len(values) == 2 for values in seen.values())
 
 
-@pytest.mark.parametrize(
-    ("parallel", "ranks"), [("ddp", 2), *[pytest.param(how, 4, marks=pytest.mark.slow) for how in ("ddp", "fsdp2")]]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("parallel", "ranks"), [("ddp", 2), ("ddp", 4), ("fsdp2", 4)])
 def test_a_killed_rank_costs_no_bit(
     supervised: Supervised, uninterrupted: Uninterrupted, parallel: str, ranks: int
 ) -> None:

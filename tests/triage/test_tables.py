@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tachograph.__main__ import COMMANDS
@@ -15,6 +14,7 @@ from tachograph.findings.kinds import CATEGORIES, KINDS, ORDER, severities
 from tachograph.triage import refinements
 from tachograph.triage.modes import MODES, WASTED, next_commands
 from tachograph.triage.questions import QUESTIONS
+from tests.every import every
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,7 +79,7 @@ def test_the_order_is_that_of_the_inhibitions() -> None:
     assert not {(source, target) for source, target in wrong if source not in OUT_OF_DATE}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every("mode", MODES)
 def test_commands_are_whole(mode: str) -> None:
     """Commands are filled with what is known, quoted; a gap is marked; our own are commands that there are."""
     known = {"run": "a b'c", "rank": "5", "node": "node-1", "gpu": "3", "pid": ""}

@@ -77,9 +77,12 @@ def _use(use: str, macros: Mapping[str, Macro]) -> str:
     if len(given) != len(macro.names):
         wanted = "; ".join(macro.names) or "no argument"
         raise MacroError(f"`{name}` takes {wanted}, and is given {'; '.join(given) or 'none'}")
-    arguments = {one: Macro((), text) for one, text in zip(macro.names, given, strict=True)}
-    others = {one: other for one, other in macros.items() if other is not macro}  # a macro that used itself never ended
-    return expand(macro.text, others | arguments)
+    if "$(" not in macro.text:
+        return macro.text
+    known = {**macros}
+    del known[name]  # a macro that used itself never ended
+    known.update((one, Macro((), text)) for one, text in zip(macro.names, given, strict=True))
+    return expand(macro.text, known)
 
 
 def sources() -> list[Path]:
@@ -97,7 +100,8 @@ def _content(path: Path) -> Mapping[str, Any]:
     return shipped.read_yaml(path)
 
 
-def macros() -> dict[str, Macro]:
+@cache
+def macros() -> Mapping[str, Macro]:
     """Return the macros by name."""
     found = {}
     for title, text in _content(_folder() / "macros.yml").items():
@@ -138,7 +142,7 @@ def read_limits(path: Path) -> dict[str, float]:
 
 def rendered(source: Path, values: Mapping[str, str]) -> str:
     """Return the rule file that a source makes with these parameters; raise RuleSourceError."""
-    known = macros() | {name: Macro((), value) for name, value in values.items()}
+    known = {**macros(), **{name: Macro((), value) for name, value in values.items()}}
     lines, faults = [], []
     for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), start=1):
         if title := TITLE.match(line):
@@ -176,9 +180,10 @@ def _job(text: str) -> str:
 def all_rendered(values: Mapping[str, str]) -> dict[str, str]:
     """Return every rule file by name, with these parameters in place of the shipped ones; raise RuleSourceError."""
     texts, faults = {}, []
+    all_values = {**parameters(), **values}
     for source in sources():
         try:
-            texts[source.name] = rendered(source, {**parameters(), **values})
+            texts[source.name] = rendered(source, all_values)
         except RuleSourceError as found:
             faults.append(str(found))
     if faults:

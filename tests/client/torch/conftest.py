@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.torch_programs import TorchProgram, TorchPrograms
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    """PyTorch, which is imported once a test runs: every worker collects these files."""
+    return pytest.importorskip("torch")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from tachograph.client.core.misuse import Misuse
 from tachograph.client.hello.coordinates import Coordinates
 
-torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:DTensor random operators:UserWarning")]
 
 
@@ -26,7 +25,7 @@ def fully_shard(model: Any, **given: Any) -> Any:
 
 
 @pytest.fixture
-def mesh() -> Iterator[Any]:
+def mesh(torch: Any) -> Iterator[Any]:
     """Rank 13 of 16 in two stages of two replicas of two shards of two tensor parts; nothing is ever sent."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -48,7 +47,7 @@ def test_a_mesh_that_is_given(mesh: Any) -> None:
         assert not misuse.notices()
 
 
-def test_the_mesh_of_a_sharded_model(mesh: Any) -> None:
+def test_the_mesh_of_a_sharded_model(torch: Any, mesh: Any) -> None:
     """FSDP2 and tensor parallelism leave it on the parameters; a plain model has none."""
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
@@ -64,7 +63,7 @@ def test_the_mesh_of_a_sharded_model(mesh: Any) -> None:
     assert coordinates.read()["pp"] == 1
 
 
-def test_a_model_spread_over_the_whole_run(mesh: Any) -> None:
+def test_a_model_spread_over_the_whole_run(torch: Any, mesh: Any) -> None:
     """DDP, FSDP2 and FSDP1 without a mesh: nothing but the number of the replica or shard distinguishes the ranks."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -81,7 +80,7 @@ def test_a_model_spread_over_the_whole_run(mesh: Any) -> None:
     assert found(parallel(torch.nn.Linear(4, 4), process_group=part)) == {}
 
 
-def test_a_mesh_without_names_says_nothing(mesh: Any) -> None:
+def test_a_mesh_without_names_says_nothing(torch: Any, mesh: Any) -> None:
     """Neither one of tensor parts, nor one that is not the whole run."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module

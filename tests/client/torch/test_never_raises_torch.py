@@ -14,32 +14,28 @@ import pytest
 from tachograph.client.core.compiled import UnseenStep
 from tachograph.client.recorder import Recorder
 
-torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 Make = Callable[..., Recorder]
 
 
-class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+KINDS = (
+    "many", "one", "with a graph", "none", "meta", "sparse", "complex", "parameter", "bool", "bfloat16", "nan",
+    "integer", "uninitialized", "a class", "a dtype", "a module", "torch",
+)  # fmt: skip
+"""The names of what `tensors` makes."""
+
+
+@pytest.fixture
+def made(torch: Any, record: Make) -> Any:
     """A model that holds all it was given of a recorder."""
+    from tests.client.torch.recorded_model import Model
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 3)
-        self.recorder = recorder
-        self.step = recorder.step()
-        self.phase = recorder.phase("forward")
-        self.mark = recorder.collective("all_reduce")
-        self.batches = recorder.data([1, 2])
-
-    def forward(self, x: Any) -> Any:
-        with self.recorder.phase("forward"):
-            return self.layer(x)
+    return Model(record())
 
 
-def test_a_deep_copy_of_a_model_shares_its_recorder(exporter: Any, record: Make) -> None:
+def test_a_deep_copy_of_a_model_shares_its_recorder(torch: Any, exporter: Any, made: Any) -> None:
     """An average or a teacher of the model goes on in the same loop; its weights are its own."""
-    recorder = record()
-    model = Model(recorder)
+    model, recorder = made, made.recorder
     recorder.watch(model, torch.optim.SGD(model.parameters(), 0.1), layers=2, activations=True)
     average = torch.optim.swa_utils.AveragedModel(model)
     for twin in (copy.deepcopy(model), copy.copy(model), average.module):
@@ -52,13 +48,12 @@ def test_a_deep_copy_of_a_model_shares_its_recorder(exporter: Any, record: Make)
     assert exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 1)["metrics"]["phase_seconds_total"]
 
 
-def test_a_pickle_of_a_model_has_a_recorder_that_does_nothing(record: Make) -> None:
+def test_a_pickle_of_a_model_has_a_recorder_that_does_nothing(torch: Any, made: Any) -> None:
     """An object sent to another process, or saved, is restored whole, without thread or socket, and still trains."""
-    model = Model(record())
     saved = io.BytesIO()
-    torch.save(model, saved)
+    torch.save(made, saved)
     saved.seek(0)
-    for twin in (pickle.loads(pickle.dumps(model)), torch.load(saved, weights_only=False)):
+    for twin in (pickle.loads(pickle.dumps(made)), torch.load(saved, weights_only=False)):
         assert isinstance(twin.recorder, Recorder)
         assert not twin.recorder._calls.records
         assert type(twin.step) is UnseenStep
@@ -69,7 +64,7 @@ def test_a_pickle_of_a_model_has_a_recorder_that_does_nothing(record: Make) -> N
             other.log(loss=1.0)
 
 
-def tensors() -> dict[str, Any]:
+def tensors(torch: Any) -> dict[str, Any]:
     ones, one = torch.ones(3), torch.ones(())
     return {
         "many": ones, "one": one, "with a graph": torch.ones(1, requires_grad=True) * 2, "none": torch.ones(0),
@@ -81,14 +76,15 @@ def tensors() -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", list(tensors()))
-def test_a_tensor_for_any_argument(kind: str, exporter: Any, record: Make) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tensor_for_any_argument(kind: str, torch: Any, exporter: Any, record: Make) -> None:
     """Those that are no number, or cannot say so, cost themselves; frames still leave."""
+    assert tensors(torch).keys() == set(KINDS)
     recorder = record()
     names = ("rank", "world_size", "run", "tokens_per_step", "flops_per_token", "total_steps", "device_time", "enabled")
     for name in names:
-        Recorder(socket="/nonexistent", **{name: tensors()[kind]}).close()
-    value = tensors()[kind]
+        Recorder(socket="/nonexistent", **{name: tensors(torch)[kind]}).close()
+    value = tensors(torch)[kind]
     with recorder.step(value, tag=value, accumulating=value) as step, recorder.phase(value):
         step.log(loss=value, grad_norm=value, wrong=value)
         with recorder.collective(value, value), recorder.collective("all_reduce", value):
@@ -107,13 +103,15 @@ def test_a_tensor_for_any_argument(kind: str, exporter: Any, record: Make) -> No
     recorder.close(value)
 
 
-def whole(function: Callable[..., Any], *arguments: Any) -> Any:
+def whole(torch: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     torch._dynamo.reset()
     return torch.compile(function, fullgraph=True, backend="eager")(*arguments)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_every_call_inside_a_whole_graph(enabled: bool, record: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_call_inside_a_whole_graph(
+    enabled: bool, torch: Any, record: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     """A graph that must not break compiles, computes what it did without us, and records nothing: it is said once."""
     recorder = record(enabled=enabled)
     held = recorder.step()
@@ -149,7 +147,7 @@ def test_every_call_inside_a_whole_graph(enabled: bool, record: Make, caplog: py
         return x + (1 if recorder.last_step is None else 2)
 
     for function in (phase, step, data, cold):
-        assert whole(function, torch.ones(3)).tolist() == [2.0, 2.0, 2.0], function
+        assert whole(torch, function, torch.ones(3)).tolist() == [2.0, 2.0, 2.0], function
     if enabled:
         assert recorder._calls.state.step.completed == 0
         assert not recorder._calls.sender.over
@@ -160,14 +158,13 @@ def test_every_call_inside_a_whole_graph(enabled: bool, record: Make, caplog: py
         assert recorder._calls.state.step.completed == 1
 
 
-def test_a_module_in_a_whole_graph(record: Make) -> None:
+def test_a_module_in_a_whole_graph(torch: Any, made: Any) -> None:
     """The model of the issue: phase() in its forward."""
-    model = Model(record())
     x = torch.ones(3)
-    assert torch.equal(whole(model, x), model(x))
+    assert torch.equal(whole(torch, made, x), made(x))
 
 
-def test_a_graph_that_may_break_is_recorded(record: Make) -> None:
+def test_a_graph_that_may_break_is_recorded(torch: Any, record: Make) -> None:
     """Without fullgraph a call breaks the graph, as ever, and is recorded."""
     recorder = record()
 

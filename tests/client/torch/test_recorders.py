@@ -14,11 +14,15 @@ import pytest
 
 from tachograph_lab.processes import free_port
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json"):
-    pytest.skip("this PyTorch has no Flight Recorder of gloo", allow_module_level=True)
+
+@pytest.fixture(autouse=True)
+def dump(torch: Any) -> Any:
+    """PyTorch's function that dumps the Flight Recorder of gloo."""
+    found = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    return found or pytest.skip("this PyTorch has no Flight Recorder of gloo")
+
 
 JOB = """
 import json, os, sys, time
@@ -131,10 +135,8 @@ assert recorders.entries("nccl")["entries"] == []
 """
 
 
-@pytest.mark.skipif(
-    "backend" not in (getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None).__doc__ or ""),
-    reason="this PyTorch has one recorder for all, and no hook",
-)
-def test_a_hook_numbers_its_own_groups(torch_programs: Any, tmp_path: Path) -> None:
+def test_a_hook_numbers_its_own_groups(dump: Any, torch_programs: Any, tmp_path: Path) -> None:
     """By the number in its entries, which a look without entries does not show; a gloo group between has none."""
+    if "backend" not in (dump.__doc__ or ""):
+        pytest.skip("this PyTorch has one recorder for all, and no hook")
     torch_programs(HOOK, tmp_path).end()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tachograph_lab.scenario import INCIDENTS, load
+from tests.every import every
 
 FILES = sorted(INCIDENTS.glob("*.yaml"))
 LIVE = {1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 15, 19, 20, 22, 24, 25, 27, 28, 31, 33, 65}
@@ -25,7 +24,7 @@ def test_all_are_there() -> None:
     assert len({scenario.seed for scenario in scenarios}) == len(scenarios)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@every("path", FILES)
 def test_an_incident_is_sound(path: Path) -> None:
     """Its number begins its name, and each tolerated alert has its reason in a comment above."""
     scenario = load(path)

@@ -10,6 +10,7 @@ from tachograph.catalog.node import KERNEL_EVENT_KINDS
 from tachograph.node.xid.kernel_signatures import SIGNATURES, kind_of
 from tachograph.node.xid.kmsg import kernel_record
 from tachograph.signatures.table import classify
+from tests.every import every
 
 TEXTS = [
     ("oom_kill", "Out of memory: Killed process 4242 (python3) total-vm:90000000kB, anon-rss:80000000kB, UID:1000"),
@@ -70,7 +71,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text"), TEXTS)
+@every("kind,text", TEXTS)
 def test_every_spelling_of_a_kind(kind: str, text: str) -> None:
     """What the kernel of several versions writes is of its kind; what is routine is of none."""
     assert kind_of(text) == kind
@@ -84,7 +85,7 @@ def test_every_kind_has_one_row_and_a_spelling() -> None:
     assert len(KERNEL_EVENT_KINDS) <= 12
 
 
-@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, text in TEXTS if kind])
+@every("kind,text", [(kind, text) for kind, text in TEXTS if kind])
 def test_the_table_of_logs_explains_the_same_messages(kind: str, text: str) -> None:
     """`tachograph logs` finds each in a log of the kernel, and its row says what the kind means."""
     found = classify(text)

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from tachograph.node.xid import kmsg
 from tachograph.node.xid.kmsg import KernelLog, bus_key, is_nonfatal, kernel_record, uuid_of, xid_of
+from tests.every import every
 
 UUID = "GPU-fa4e0000-0000-4000-8000-00000000000a"
 LINE = b"4,811,5000250,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
+@every(
+    "text,found",
     [
         ("NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off", ("0000:1b:00", 79)),
         ("NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.", ("0000:05:00", 79)),
@@ -57,8 +58,8 @@ def test_every_spelling_of_an_xid(text: str, found: tuple[str, int] | None) -> N
 LINK_5 = "(0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)"
 
 
-@pytest.mark.parametrize(
-    ("text", "nonfatal"),
+@every(
+    "text,nonfatal",
     [
         (f"145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 {LINK_5}", True),
         ("145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004 0x00000000 0x00000000 0x00000000", True),
