@@ -10,7 +10,7 @@ import pytest
 from tachograph.__main__ import main
 from tachograph.findings.kinds import ORDER
 from tachograph.supervise import policy
-from tachograph.supervise.findings import ALERTS, EXITED, TRIGGERS
+from tachograph.supervise.triggers import ALERTS, EXITED, TRIGGERS
 
 GOOD = """version: 1
 restarts: {per_hour: 3, per_run: 10}

@@ -15,9 +15,9 @@ from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
 from tachograph.silence.command import main
 from tachograph.supervise import silences
 from tachograph.supervise.decision import SILENCE, WAIT, Hold
-from tachograph.supervise.findings import EXITED, RunFinding, worst
 from tachograph.supervise.ledger import ASK
 from tachograph.supervise.silences import MaintenanceSilences, covers, labels_of
+from tachograph.supervise.triggers import EXITED, RunFinding, worst
 from tachograph_lab.processes import Children, answers, free_port
 from tests.supervise.conftest import RANKS, Supervised, until
 from tests.supervise.world import World, dead, hung, rank, run

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.supervise import policy
-from tachograph.supervise.findings import CheckpointSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME, Journal, read
 from tachograph.supervise.launcher import ChildCommand, Launcher
 from tachograph.supervise.ledger import ACT
 from tachograph.supervise.observer import Clocks, Silenced, never_silenced
+from tachograph.supervise.run_seen import CheckpointSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.training import AttemptEnd
 

@@ -28,21 +28,23 @@ from tachograph.redact import redact
 from tachograph.server_address import exporter_url, web_socket_path
 from tachograph.supervise import evidence, history, journal, slurm
 from tachograph.supervise import policy as policies
-from tachograph.supervise.findings import TRIGGERS, FindingSource
+from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
 from tachograph.supervise.launcher import ChildCommand, Launcher, restarter
 from tachograph.supervise.ledger import MODES, SHADOW
 from tachograph.supervise.memory import remember
 from tachograph.supervise.observer import RunWatch, Silenced, never_silenced
+from tachograph.supervise.permission import CONFIRMATIONS
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.several_nodes import SeveralNodes
 from tachograph.supervise.signals import Signals
 from tachograph.supervise.silences import MaintenanceSilences
 from tachograph.supervise.slurm_job import SlurmJob, is_srun, job_nodes
-from tachograph.supervise.supervisor import CONFIRMATIONS, Supervisor
+from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.totals import ASKED
 from tachograph.supervise.training import AttemptProcesses
+from tachograph.supervise.triggers import TRIGGERS
 from tachograph.watch.program import end_as
 from tachograph.wire import socket_path
 from tachograph.wrapping import fitted

@@ -11,21 +11,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tachograph.humanize import age, count, listed, plural
-from tachograph.supervise.findings import (
-    DEAD,
-    EXITED,
-    FAILED,
-    FROZEN,
-    GPU_FAULT,
-    HUNG,
-    LEARNING,
-    RankSeen,
-    RunFinding,
-    RunSeen,
-)
 from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook
 from tachograph.supervise.memory import EVER, HOUR, NO_GAIN_COST, RunMemory
 from tachograph.supervise.policy import CHANGES, EXCLUDE_NODE, ROLLBACKS, SKIP_BATCHES, Budget, Policy, Rule
+from tachograph.supervise.run_seen import RankSeen, RunSeen
+from tachograph.supervise.triggers import DEAD, EXITED, FAILED, FROZEN, GPU_FAULT, HUNG, LEARNING, RunFinding
 
 DEBUGGED = "t (tracing stop)"
 """The state of a process that a debugger has stopped, in the kernel's words."""

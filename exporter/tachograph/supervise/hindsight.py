@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tachograph.humanize import age, count
-from tachograph.supervise.findings import LEARNING, SPIKE, RunFinding, RunSeen
 from tachograph.supervise.journal import JUDGED, Entry
 from tachograph.supervise.ledger import Ledger
 from tachograph.supervise.memory import EXTERNAL, FINISHED, LOST
+from tachograph.supervise.run_seen import RunSeen
+from tachograph.supervise.triggers import LEARNING, SPIKE, RunFinding
 
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from tachograph.humanize import count
 from tachograph.own_process import own_process
 from tachograph.supervise.decision import Restorable
-from tachograph.supervise.findings import CheckpointSeen, RunSeen
 from tachograph.supervise.journal import CHECKPOINT
 from tachograph.supervise.ledger import Ledger
+from tachograph.supervise.run_seen import CheckpointSeen, RunSeen
 
 CHECK_SECONDS, CHECKSUMS_SECONDS = 20.0, 15.0
 """For all that is looked at before a restart; of that, for reading a checkpoint back."""

@@ -8,10 +8,11 @@ from typing import Protocol
 
 from tachograph.process_tree import below, started_at
 from tachograph.supervise.decision import Hold, Situation
-from tachograph.supervise.findings import RankSeen, RunFinding, RunSeen, Unknown
 from tachograph.supervise.known_checkpoints import KnownCheckpoints
 from tachograph.supervise.launcher import Launcher
+from tachograph.supervise.run_seen import RankSeen, RunSeen, Unknown
 from tachograph.supervise.training import RunningAttempt
+from tachograph.supervise.triggers import RunFinding
 
 
 class Clocks:

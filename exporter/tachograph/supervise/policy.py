@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tachograph import duration
 from tachograph.catalog.rank import PAUSES
 from tachograph.humanize import suggestion
-from tachograph.supervise.findings import TRIGGERS
+from tachograph.supervise.triggers import TRIGGERS
 from tachograph.yaml_file import YamlFileError, composed
 
 if TYPE_CHECKING:

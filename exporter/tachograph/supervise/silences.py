@@ -17,7 +17,8 @@ from tachograph.redact import redact
 from tachograph.server_address import DEFAULT_PORT
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
 from tachograph.supervise.decision import SILENCE, WAIT, Hold
-from tachograph.supervise.findings import ALERTS, RunFinding, RunSeen
+from tachograph.supervise.run_seen import RunSeen
+from tachograph.supervise.triggers import ALERTS, RunFinding
 
 FRESH_SECONDS, KNOWN_SECONDS = 10.0, 60.0
 """Age of an answer from which it is asked again, and up to which it counts."""
