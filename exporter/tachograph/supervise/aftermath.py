@@ -14,7 +14,7 @@ from tachograph.supervise.observer import RunObserver
 from tachograph.supervise.run_seen import RunSeen, Silent, Unknown, nothing_seen
 from tachograph.supervise.signals import ENDING, EndSignals
 from tachograph.supervise.training import RunningAttempt
-from tachograph.supervise.triggers import EXITED, FROZEN, HUNG, RunFinding, worst
+from tachograph.supervise.triggers import EXITED, FROZEN, HUNG, RunFinding, worst_of_nodes
 
 SETTLE_SECONDS, UNSEEN_SECONDS = 5.0, 1.0
 """How long the exporter may take to show how ranks ended whose command has, and ranks that it never showed."""
@@ -91,10 +91,10 @@ class Aftermath:
         launcher_died = (
             status < 0
             and self._before is not None
-            and worst(self._before) is None
+            and worst_of_nodes(self._before) is None
             and str(training.pid) not in {rank.pid for rank in self._before.ranks}
         )
-        found = None if launcher_died else worst(self.seen)
+        found = None if launcher_died else worst_of_nodes(self.seen)
         if found is not None and found.trigger not in (HUNG, FROZEN):
             return found, self.seen
         said = f"The command of run {self._run} ended with {status_words(status)}, and no rank failed before it."

@@ -53,8 +53,11 @@ class KnownCheckpoints:
                 self._unlisted[one.step] = one.path
         self._list()
 
-    def newest(self, before: int | None) -> Restorable:
-        """Return the newest from before a step that is good and as it was saved; takes at most 20 s."""
+    def newest(self, before: int | None, saved_before: float | None = None) -> Restorable:
+        """Return the newest from before a step, and from before a time of the day, that is good and as it was saved.
+
+        Takes at most 20 s.
+        """
         deadline = time.monotonic() + CHECK_SECONDS
         while self._list(deadline):
             pass
@@ -62,6 +65,8 @@ class KnownCheckpoints:
         for step, known in sorted(self._ledger.memory.checkpoints.by_step.items(), reverse=True):
             if known["suspect"] or (before is not None and step >= before):
                 fault = "it was saved once the loss had spiked or was not finite"
+            elif saved_before is not None and known["saved"] >= saved_before:
+                fault = "it may have been saved once the trouble had begun"
             else:
                 fault = self._fault(step, known["path"], deadline)
             if not fault:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from tachograph.process_tree import below, started_at
 from tachograph.supervise.decision import Hold, Situation
 from tachograph.supervise.known_checkpoints import KnownCheckpoints
 from tachograph.supervise.launcher import Launcher
-from tachograph.supervise.run_seen import RankSeen, RunSeen, Unknown
+from tachograph.supervise.run_seen import AlertSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.training import RunningAttempt
 from tachograph.supervise.triggers import RunFinding
 
@@ -45,19 +46,41 @@ def never_silenced(_: RunFinding, __: RunSeen, ___: bool) -> None:
     """Hold nothing back: no Alertmanager is asked."""
 
 
+Alerts = Callable[[RunSeen], Sequence[AlertSeen] | None]
+"""Returns the active alerts of a run, of whichever attempt, None if they are not known."""
+
+
+def no_alerts(_: RunSeen) -> None:
+    """Know of none: no Alertmanager is asked."""
+
+
+ATTEMPT_SECONDS = 60.0
+"""After an attempt has begun, from when an alert is of it: before, it may be about the one that ended, as its metrics
+are read and its rule is evaluated every few seconds, or the clocks of two machines differ."""
+
+
 class RunObserver:
     """Looks at one run, attempt after attempt; `seen` is what was last noted of this one."""
 
     def __init__(
-        self, source: RunWatch, clock: Clocks, known: KnownCheckpoints, silenced: Silenced, launcher: Launcher
+        self,
+        source: RunWatch,
+        clock: Clocks,
+        known: KnownCheckpoints,
+        launcher: Launcher,
+        *,
+        silenced: Silenced,
+        alerts: Alerts,
     ) -> None:
         self._source, self._clock, self.silenced, self._launcher = source, clock, silenced, launcher
-        self._known = known
+        self._known, self._alerts = known, alerts
         self.seen: RunSeen | None = None
         self.first_step: int | None = None
         """The step at which this attempt was first seen."""
         self._best_before: int | None = None
-        self._began = 0.0
+        self._furthest: int | None = None
+        self._gained_at: float | None = None
+        self._first_at = self._began = self._began_at = 0.0
         self._processes: dict[int, tuple[int, str]] = {}
 
     def begin(self, best_step: int | None) -> None:
@@ -65,10 +88,19 @@ class RunObserver:
         self._source.begin()
         self.seen, self._best_before, self._processes = None, best_step, {}
         self.first_step = None
-        self._began = self._clock.monotonic()
+        self._furthest, self._gained_at = best_step, None
+        self._began, self._began_at = self._clock.monotonic(), self._clock.now()
 
     def look(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return what is known of this attempt now."""
+        seen = self._of_nodes(training)
+        if isinstance(seen, Unknown) or (alerts := self._alerts(seen)) is None:
+            return seen
+        since = self._began_at + ATTEMPT_SECONDS
+        return replace(seen, alerts=tuple(alert for alert in alerts if alert.starts >= since))
+
+    def _of_nodes(self, training: RunningAttempt) -> RunSeen | Unknown:
+        """Return what the exporters of its nodes conclude."""
         seen = self._source.look(self._clock.monotonic() - self._began)
         if isinstance(seen, Unknown):
             return seen
@@ -95,7 +127,10 @@ class RunObserver:
     def note(self, seen: RunSeen) -> bool:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
-        self.first_step = seen.step if self.first_step is None else self.first_step
+        if self.first_step is None:
+            self.first_step, self._first_at = seen.step, self._clock.monotonic()
+        if seen.step is not None and (self._furthest is None or seen.step > self._furthest):
+            self._furthest, self._gained_at = seen.step, self._clock.now()
         self._known.note(seen)
         return before is not None and (before.step or 0) < (seen.step or 0)
 
@@ -116,7 +151,14 @@ class RunObserver:
             gained=furthest is not None and (best is None or furthest > best),
             outlook=self._launcher.outlook,
             silence=self.silenced(finding, seen, ended),
+            step_seconds=self._step_seconds(seen),
+            gained_at=self._gained_at,
         )
+
+    def _step_seconds(self, seen: RunSeen) -> float | None:
+        """Return how long a step of this attempt has taken, None while it has made none."""
+        made = 0 if seen.step is None or self.first_step is None else seen.step - self.first_step
+        return (self._clock.monotonic() - self._first_at) / made if made > 0 else None
 
     def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:
         """Note which process each rank is, among those that the command started."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tachograph.supervise.decision import Decision, Situation
 from tachograph.supervise.journal import OUTCOME
 from tachograph.supervise.ledger import Ledger
-from tachograph.supervise.triggers import RunFinding
+from tachograph.supervise.triggers import OF_ALERTS, RunFinding
 
 GAP_SECONDS = 20.0
 """Between two looks, after which a finding must hold anew: this process was stopped, or the exporter took so long."""
@@ -37,8 +37,8 @@ class CurrentFinding:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is wrong about which nothing has been done yet."""
-        return self._current is not None and not self._current.is_done
+        """Whether something stands still about which nothing has been done yet; what alerts say lasts for longer."""
+        return self._current is not None and not self._current.is_done and self._current.trigger not in OF_ALERTS
 
     def forget(self) -> None:
         """Forget it: another attempt begins, or it was gone before it was acted upon."""

@@ -64,11 +64,26 @@ class CheckpointSeen:
 
 
 @dataclass(frozen=True)
+class AlertSeen:
+    """An alert of the run that Alertmanager has as active: since when, in its own words, and who is to blame.
+
+    `ranks` are those that it names, or that are on the node which it names; `node` is theirs. Both may be empty.
+    """
+
+    name: str
+    trigger: str
+    starts: float
+    text: str
+    ranks: tuple[int, ...] = ()
+    node: str = ""
+
+
+@dataclass(frozen=True)
 class RunSeen:
     """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which its nodes answered.
 
     `checkpoints` are its last ones, the newest last; `spiked_step` is that at which the loss began to spike, once that
-    does not recover.
+    does not recover; `alerts` are those that began in this attempt, None if Alertmanager is not asked or says nothing.
     """
 
     name: str
@@ -85,6 +100,7 @@ class RunSeen:
     gpu_trouble: tuple[str, ...]
     node: str = ""
     spiked_step: int | None = None
+    alerts: tuple[AlertSeen, ...] | None = None
 
     @property
     def step(self) -> int | None:

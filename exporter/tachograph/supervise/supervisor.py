@@ -31,7 +31,7 @@ from tachograph.supervise.known_checkpoints import KnownCheckpoints
 from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher
 from tachograph.supervise.ledger import SHADOW, Ledger
 from tachograph.supervise.memory import EXTERNAL, FAILED, STOPPED
-from tachograph.supervise.observer import Clocks, RunObserver, RunWatch, Silenced, never_silenced
+from tachograph.supervise.observer import Alerts, Clocks, RunObserver, RunWatch, Silenced, never_silenced, no_alerts
 from tachograph.supervise.pending import CurrentFinding, PendingFinding
 from tachograph.supervise.permission import Permission
 from tachograph.supervise.plan import AttemptPlan
@@ -78,6 +78,7 @@ class Supervisor:
         clock: Clocks | None = None,
         tell: Callable[[Callable[[], Facts]], None] = lambda _: None,
         silenced: Silenced = never_silenced,
+        alerts: Alerts = no_alerts,
         at: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tell = tell
@@ -87,7 +88,9 @@ class Supervisor:
         self._ends = EndSignals(signals)
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
-        self._observer = RunObserver(source, self._clock, KnownCheckpoints(self._ledger), silenced, launcher)
+        self._observer = RunObserver(
+            source, self._clock, KnownCheckpoints(self._ledger), launcher, silenced=silenced, alerts=alerts
+        )
         self._deeds = Deeds(self._ledger, keep, say, at)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._obedience = PlanObedience(AttemptPlan(run, 0))

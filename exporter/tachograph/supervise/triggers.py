@@ -7,23 +7,15 @@ from dataclasses import dataclass
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.catalog.run import TOLD_REASONS
-from tachograph.findings.kinds import (
-    GPU_XID_FATAL,
-    LOSS_NOT_FINITE,
-    ORDER,
-    RANK_DEAD,
-    RANK_FAILED,
-    RANK_FROZEN,
-    RUN_HUNG,
-    SPIKE_STAYS,
-    kind_of,
-)
+from tachograph.findings.kinds import KINDS, kind_of
 from tachograph.humanize import listed
 from tachograph.supervise.run_seen import WITHHELD, NodeProblem, RankSeen, RunSeen
 
 GPU_FAULT, DEAD, FAILED, FROZEN, HUNG, NOT_FINITE, SPIKE, EXITED = (
     "gpu_fault", "dead", "failed", "frozen", "hung", "loss_not_finite", "loss_spike", "exited",
 )  # fmt: skip
+SLOW, DIVERGING, SILENT_CORRUPTION, RESTART_LOOP = "slow", "diverging", "silent_corruption", "restart_loop"
+"""Those that no single node can conclude: the rules do, which compare nodes and hours, and Alertmanager has them."""
 LEARNING = (NOT_FINITE, SPIKE)
 """Triggers whose step is the first at which the loss was in trouble: what was saved by then is in trouble, too."""
 
@@ -37,7 +29,8 @@ def words(name: str) -> str:
 class RunFinding:
     """A trigger that holds: which ranks, in which category, at which step and line, and in the exporter's words.
 
-    `nodes` are those to blame: of the ranks that died, froze, hold the others up or are on a broken GPU.
+    `nodes` are those to blame: of the ranks that died, froze, hold the others up or are on a broken GPU. `since` is
+    when an alert began, by the time of the day; None for what a node has concluded.
     """
 
     trigger: str
@@ -48,6 +41,7 @@ class RunFinding:
     text: str
     remedy: str = ""
     nodes: tuple[str, ...] = ()
+    since: float | None = None
 
     @property
     def signature(self) -> tuple[str, str, int | None]:
@@ -72,7 +66,7 @@ def _on_broken_gpus(run: RunSeen) -> list[RankSeen]:
     return known or [rank for rank in run.ranks if rank.uuid]
 
 
-TRIGGERS: Mapping[str, Callable[[RunSeen], list[RankSeen]]] = {
+OF_NODES: Mapping[str, Callable[[RunSeen], list[RankSeen]]] = {
     GPU_FAULT: lambda run: _on_broken_gpus(run) if run.gpu_trouble else [],
     DEAD: _of_state("dead"),
     NOT_FINITE: lambda run: [rank for rank in run.ranks if rank.is_lost],
@@ -80,27 +74,61 @@ TRIGGERS: Mapping[str, Callable[[RunSeen], list[RankSeen]]] = {
     FROZEN: _of_state("frozen"),
     HUNG: _hung,
     SPIKE: lambda run: [] if run.spiked_step is None else list(run.ranks),
-    EXITED: lambda _: [],  # concluded from the command's own end
 }
-"""Trigger -> the ranks of which it holds. Of several that hold, the first one explains the others, as the table of
-findings has it (`findings.kinds.KINDS`)."""
+"""What the exporters of the nodes conclude -> the ranks of which it holds. Of several that hold, the first one explains
+the others, as the table of findings has it (`findings.kinds.KINDS`)."""
 
-ALERTS: Mapping[str, str] = {
-    GPU_FAULT: GPU_XID_FATAL.alert, DEAD: RANK_DEAD.alert, NOT_FINITE: LOSS_NOT_FINITE.alert,
-    FAILED: RANK_FAILED.alert, FROZEN: RANK_FROZEN.alert, HUNG: RUN_HUNG.alert, SPIKE: SPIKE_STAYS.alert,
-}  # fmt: skip
-"""Trigger -> the alert that pages for the same finding."""
+ALERTS: Mapping[str, tuple[str, ...]] = {
+    trigger: tuple(kind.alert for kind in KINDS if kind.trigger == trigger)
+    for trigger in dict.fromkeys(kind.trigger for kind in KINDS if kind.trigger)
+}
+"""Trigger -> the alerts that report the same, what explains most first, in the order of that table."""
+
+OF_ALERTS = tuple(trigger for trigger in ALERTS if trigger not in OF_NODES)
+"""Those that alerts alone report. Of the others the nodes' word counts, and their alerts, which come later, add
+nothing: one fact is one event, however many tell of it."""
+
+TRIGGERS = (*ALERTS, EXITED)
+"""All of them; the last one is concluded from the command's own end."""
 
 
 def worst(run: RunSeen) -> RunFinding | None:
-    """Return the finding that explains all others, None if nothing is wrong."""
-    for trigger in sorted(ALERTS, key=lambda trigger: ORDER[ALERTS[trigger]]):
-        if ranks := TRIGGERS[trigger](run):
-            return _finding(trigger, run, ranks)
+    """Return the finding that explains all others, None if nothing is wrong; no alert hides what a node concludes."""
+    return worst_of_nodes(run) or next((found for trigger in OF_ALERTS if (found := _of_alerts(trigger, run))), None)
+
+
+def worst_of_nodes(run: RunSeen) -> RunFinding | None:
+    """Return the same of what nodes conclude, which is all that counts of a command that has ended."""
+    for trigger in ALERTS:
+        if trigger in OF_NODES and (ranks := OF_NODES[trigger](run)):
+            return _of_node(trigger, run, ranks)
     return None
 
 
-def _finding(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFinding:
+def _of_alerts(trigger: str, run: RunSeen) -> RunFinding | None:
+    """Return what the alerts of one trigger say together, None if there are none or no single one is to blame."""
+    alerts = [alert for alert in run.alerts or () if alert.trigger == trigger]
+    if not alerts:
+        return None
+    first = min(alerts, key=lambda alert: alert.starts)
+    nodes = {alert.node for alert in alerts}
+    ranks = tuple(sorted({rank for alert in alerts for rank in alert.ranks}))
+    if trigger == SLOW and (len(nodes) > 1 or not ranks):
+        return None
+    return RunFinding(
+        trigger,
+        ranks,
+        listed([f"rank {rank}" for rank in ranks]) if ranks else trigger,
+        run.step,
+        "",
+        first.text,
+        kind_of(first.name).runbook,
+        tuple(sorted(node for node in nodes if node)),
+        first.starts,
+    )
+
+
+def _of_node(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFinding:
     first = max(ranks, key=lambda rank: rank.ended_seconds or 0.0)
     step = first.step
     if trigger == NOT_FINITE:
@@ -116,7 +144,7 @@ def _finding(trigger: str, run: RunSeen, ranks: Sequence[RankSeen]) -> RunFindin
     unsaid = NodeProblem(f"Run {run.name}: {words(trigger)}.", "")
     said, remedy, _ = next((problem for problem in run.problems if problem.node == first.node), unsaid)
     if trigger == GPU_FAULT:
-        said, remedy = f"Run {run.name} is on a broken GPU: {run.gpu_trouble[0]}.", kind_of(ALERTS[trigger]).runbook
+        said, remedy = f"Run {run.name} is on a broken GPU: {run.gpu_trouble[0]}.", kind_of(ALERTS[trigger][0]).runbook
     said = said if said.endswith((".", "…")) else f"{said}."
     is_of_nodes = trigger in (DEAD, FROZEN, GPU_FAULT) or (trigger == HUNG and run.culprit is not None)
     nodes = tuple(sorted({rank.node for rank in ranks if rank.node})) if is_of_nodes else ()
