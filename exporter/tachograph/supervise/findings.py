@@ -194,6 +194,8 @@ def _rank(said: Mapping[str, Any]) -> RankSeen:
         nonfinite_step=_whole(said["nonfinite_step"]),
         steps=_whole(said["steps"]),
         job_id=_text(said.get("job_id", "")),
+        own_pid=_text(said.get("own_pid", "")),
+        process_started=_text(said.get("process_started", "")),
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tachograph.process_tree import below, started_at
 from tachograph.supervise.decision import Hold, Situation
@@ -59,6 +59,17 @@ ATTEMPT_SECONDS = 60.0
 are read and its rule is evaluated every few seconds, or the clocks of two machines differ."""
 
 
+class OwnProcess(NamedTuple):
+    """A rank's process: its number as the exporter shows it, its number here, and when it began; see `started_at`."""
+
+    shown: str
+    pid: int
+    started: str
+
+
+NO_PROCESS = OwnProcess("", 0, "")
+
+
 class RunObserver:
     """Looks at one run, attempt after attempt; `seen` is what was last noted of this one."""
 
@@ -81,7 +92,7 @@ class RunObserver:
         self._furthest: int | None = None
         self._gained_at: float | None = None
         self._first_at = self._began = self._began_at = 0.0
-        self._processes: dict[int, tuple[int, str]] = {}
+        self._processes: dict[int, OwnProcess] = {}
 
     def begin(self, best_step: int | None) -> None:
         """Note that an attempt begins, after others that came to this step."""
@@ -108,14 +119,15 @@ class RunObserver:
             return _of_job(seen, training.job)
         self._remember_processes(training, seen)
         for rank in seen.ranks:
-            if rank.pid and str(self._processes.get(rank.rank, (0, ""))[0]) != rank.pid:
+            if rank.pid and self._processes.get(rank.rank, NO_PROCESS).shown != rank.pid:
                 return Unknown(
                     f"rank {rank.rank} of run {seen.name} is process {rank.pid}, which this command has not started: "
-                    "another run has the same name, or the exporter numbers the processes of this container differently"
+                    "another run has the same name, or the exporter cannot see the processes of this container"
                 )
         if training.pid and not self._processes and not training.has_ended():
             return Unknown(f"no rank of run {seen.name} has been seen to be a process of this command")
-        return seen
+        ours = [replace(rank, pid=str(self._processes[rank.rank].pid)) if rank.pid else rank for rank in seen.ranks]
+        return replace(seen, ranks=tuple(ours))
 
     def look_for_news(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return the same, unless it is what was noted last."""
@@ -162,18 +174,32 @@ class RunObserver:
 
     def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:
         """Note which process each rank is, among those that the command started."""
-        new = {
-            rank.rank: int(rank.pid)
-            for rank in seen.ranks
-            if rank.pid.isdecimal() and self._processes.get(rank.rank, (0, ""))[0] != int(rank.pid)
-        }
+        new = [
+            rank for rank in seen.ranks
+            if rank.pid.isdecimal() and self._processes.get(rank.rank, NO_PROCESS).shown != rank.pid
+        ]  # fmt: skip
         if new and training.pid:
             ours = {training.pid, *below(training.pid)}
-            self._processes.update({rank: (pid, started_at(pid)) for rank, pid in new.items() if pid in ours})
+            for rank in new:
+                if (known := _own_process(rank, ours)) is not None:
+                    self._processes[rank.rank] = known
 
     def _is_there(self, rank: RankSeen) -> bool | None:
-        pid, started = self._processes.get(rank.rank, (0, ""))
-        return started_at(pid) == started if started else None
+        known = self._processes.get(rank.rank, NO_PROCESS)
+        return started_at(known.pid) == known.started if known.started else None
+
+
+def _own_process(rank: RankSeen, ours: Collection[int]) -> OwnProcess | None:
+    """Return which of our processes a rank is: the exporter numbers it as the node does, or it is in a container.
+
+    Numbers in containers are small, and the same in many: when the process began tells them apart.
+    """
+    for number in (rank.pid, rank.own_pid):
+        if number.isdecimal() and int(number) in ours:
+            started = started_at(int(number))
+            if rank.process_started in ("", started) and (rank.process_started or number == rank.pid):
+                return OwnProcess(rank.pid, int(number), started)
+    return None
 
 
 def _of_job(seen: RunSeen, job: str) -> RunSeen | Unknown:

@@ -39,6 +39,9 @@ class RankSeen:
     job_id: str = ""
     node: str = ""
     has_gpu_trouble: bool = False
+    own_pid: str = ""
+    process_started: str = ""
+    """The number of its process in its own container, and when it began, in clock ticks since boot."""
 
 
 class NodeProblem(NamedTuple):
