@@ -112,6 +112,30 @@ def test_a_slow_node_is_left_out_once_a_policy_says_so(tmp_path: Path) -> None:
     assert decided["why"].startswith("b holds the run up for good; another takes its place")
 
 
+def test_a_late_answer_goes_back_no_further(tmp_path: Path) -> None:
+    """A slow run trains and saves while a person is asked: it is restarted from what is the newest then."""
+    world = World(tmp_path, steps, ends=[(None, 0), (0, 60.0)], policy=impatient(tmp_path, SLOW))
+
+    def look(_: int, seconds: float) -> RunSeen:
+        step = int(seconds) + 1
+        ranks = [rank(n, step=step, node="ab"[n]) for n in range(2)]
+        return run(*ranks, saved=range(100, step, 100)[-3:])
+
+    def confirm(world: World) -> None:
+        for one in journal.read(tmp_path / NAME):
+            if world.now > 1000.0 and one["kind"] == "decision" and one["outcome"] == "asked":
+                (tmp_path / "confirmed" / one["id"]).touch()
+
+    world.look_at, world.on_wait = look, confirm
+    world.launcher = Nodes(world)  # type: ignore[assignment]
+    world.alerts = lambda _: (seen_alert(SLOW, ranks=[1], node="b"),) if world.now > 200 and not world.plans[1:] else ()
+    world.supervise()
+    asked, decided = [one for one in world.entries if one["kind"] == "decision"]
+    assert (asked["action"], asked["outcome"], asked["resume_step"]) == ("exclude_node", "asked", 200)
+    assert (decided["action"], decided["outcome"], decided["resume_step"]) == ("exclude_node", "act", 1000)
+    assert world.plans[1]["TACHOGRAPH_PLAN_STEP"] == "1000"
+
+
 def test_no_single_one_to_blame_is_left_alone(tmp_path: Path) -> None:
     """Ranks of two nodes, or none by name."""
     two = standing(seen_alert(SLOW, ranks=[0], node="a"), seen_alert(SLOW, ranks=[1], node="b"))

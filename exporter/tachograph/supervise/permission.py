@@ -13,7 +13,7 @@ from tachograph.supervise.ledger import ASK, SHADOW, Ledger
 from tachograph.supervise.pending import PendingFinding
 from tachograph.supervise.signals import EndSignals
 from tachograph.supervise.totals import ASKED, DECIDED, WOULD
-from tachograph.supervise.triggers import words
+from tachograph.supervise.triggers import OF_ALERTS, words
 
 WAIT_SECONDS = 0.5
 """How often a confirmation is looked for."""
@@ -34,15 +34,24 @@ class Permission:
     ) -> None:
         self._ledger, self._say, self._now, self._signals, self._beat = ledger, say, now, signals, beat
 
-    def is_given(self, situation: Situation, decision: Decision, pending: PendingFinding, wait: float = 0.0) -> bool:
-        """Return whether a decision is to be carried out now: in act mode, or once a person has confirmed it.
+    def granted(
+        self,
+        situation: Situation,
+        decision: Decision,
+        pending: PendingFinding,
+        *,
+        renew: Callable[[], Decision],
+        wait: float = 0.0,
+    ) -> Decision | None:
+        """Return the decision if it is to be carried out now: in act mode, or once a person has confirmed it.
 
-        `wait` is for how many seconds to wait for that here.
+        A run of which alerts tell goes on meanwhile, and saves: `renew` returns what would be decided now. `wait` is
+        for how many seconds to wait for a person here.
         """
         mode = self._ledger.mode
         if situation.silence is not None:  # made while a restart waited for its cool-down
             self._ledger.hold(situation, *situation.silence)
-            return False
+            return None
         if mode == SHADOW:
             if not pending.is_done:
                 pending.is_done = True
@@ -51,11 +60,14 @@ class Permission:
                     f"would {words(decision.action)} (shadow mode: nothing is done): {decision.why}. "
                     f"{situation.finding.text}"
                 )
-            return False
-        if (mode == ASK or decision.needs_person) and not self._agreed(situation, decision, pending, wait):
-            return False
+            return None
+        if mode == ASK or decision.needs_person:
+            if not self._agreed(situation, decision, pending, wait):
+                return None
+            if situation.finding.trigger in OF_ALERTS and (now := renew()).action == decision.action:
+                decision = now
         pending.number = self._ledger.decided(situation, decision, DECIDED, number=pending.number)
-        return self._ledger.mode == mode  # or else the journal has failed, and the decision is not on disk
+        return decision if self._ledger.mode == mode else None  # None: the journal has failed, and it is not on disk
 
     def _agreed(self, situation: Situation, decision: Decision, pending: PendingFinding, wait: float) -> bool:
         """Return whether a person has confirmed a decision, who is asked at first."""

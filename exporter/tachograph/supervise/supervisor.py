@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from tachograph.humanize import count
 from tachograph.supervise.aftermath import Aftermath, known_outlook, status_words
@@ -247,7 +248,8 @@ class Supervisor:
                 return status
             situation = self._observer.situation(finding, seen, pending.since, ended=True)
             decision = decide(situation, self._policy, rule, self._memory)
-        if not self._permission.is_given(situation, decision, pending, wait=ASK_SECONDS):
+        granted = self._permission.granted(situation, decision, pending, renew=lambda: decision, wait=ASK_SECONDS)
+        if granted is None:
             why = "nothing is done in shadow mode" if self._ledger.mode == SHADOW else "nobody confirmed it"
             why = why if situation.silence is None else situation.silence.why
             self._ended(FAILED, status, "a signal came" if self._ends.told else why)
@@ -334,8 +336,9 @@ class Supervisor:
         """Carry out what the policy says of a finding, once a person agrees; return the same as `_look`."""
         if pending.is_done:
             return False, None
-        decision = pending.decision or decide(situation, self._policy, rule, self._memory)
-        if not self._permission.is_given(situation, decision, pending):
+        renew = partial(decide, situation, self._policy, rule, self._memory)
+        decision = self._permission.granted(situation, pending.decision or renew(), pending, renew=renew)
+        if decision is None:
             return False, None
         pending.is_done = True
         result = self._carry_out(training, situation, rule, decision, pending)
