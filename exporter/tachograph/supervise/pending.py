@@ -38,7 +38,12 @@ class CurrentFinding:
     @property
     def is_waiting(self) -> bool:
         """Whether something stands still about which nothing has been done yet; what alerts say lasts for longer."""
-        return self._current is not None and not self._current.is_done and self._current.trigger not in OF_ALERTS
+        return self._current is not None and not self._current.is_done and not self.is_of_alerts
+
+    @property
+    def is_of_alerts(self) -> bool:
+        """Whether alerts report it."""
+        return self._current is not None and self._current.trigger in OF_ALERTS
 
     def forget(self) -> None:
         """Forget it: another attempt begins, or it was gone before it was acted upon."""

@@ -308,7 +308,8 @@ class Supervisor:
         self._hindsight.look(seen, finding)
         if finding is None:
             self._ledger.note_steps(self._observer.first_step, seen.step)
-            self._pending.withdraw()
+            unknown = self._pending.is_of_alerts and seen.alerts is None
+            self._pending.withdraw("whether it still holds is not known" if unknown else "what was found is gone")
             return False, None
         pending = self._pending.open(finding)
         pending.looks += 1
