@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tachograph.alertmanager_api import Alertmanager, time_of
+from tachograph.alertmanager_api import Alertmanager, AlertmanagerError, time_of
 from tachograph.findings.kinds import kind_of
 from tachograph.humanize import listed
 from tachograph.printable import printable
@@ -116,12 +116,15 @@ def _query(run: str) -> str:
 
 
 def _alerts(said: object, run: str) -> Sequence[FiredAlert]:
-    """Return the alerts of an answer that count; raise one of UNREADABLE for an answer of another form."""
+    """Return the alerts of an answer that count.
+
+    Raise one of UNREADABLE for an answer of another form, AlertmanagerError for too many alerts.
+    """
     if not isinstance(said, list):
         raise TypeError("not a list of alerts")
     found = [_alert(one) for one in said if _counts(one, run)]
     if len(found) > MOST_ALERTS:
-        raise ValueError(f"more than {MOST_ALERTS} alerts of one run")
+        raise AlertmanagerError(f"Alertmanager has {len(found)} alerts of run {run}, too many to name anybody")
     return found
 
 
