@@ -211,6 +211,18 @@ def test_a_command_that_has_ended_is_judged_by_its_nodes(tmp_path: Path) -> None
     assert world.decisions()[-1] == ("act", "exited", "restart")
 
 
+def test_a_run_that_is_slow_has_recovered(tmp_path: Path) -> None:
+    """It makes steps again after its restart, whatever alerts say of it by then."""
+
+    def look(attempt: int, seconds: float) -> RunSeen:
+        return steps(0, seconds - 150.0) if attempt and seconds > 160 else run() if attempt else dead()
+
+    shown = standing(seen_alert(SLOW, 70.0, ranks=[1]), begin=70.0)
+    world = world_of(tmp_path, look, shown, ends=[(1, 5.0), (0, 400.0)])
+    world.supervise()
+    assert [one["kind"] for one in world.entries].count("recovered") == 1
+
+
 def test_a_run_that_makes_steps_restarts_not_in_vain(tmp_path: Path) -> None:
     """The alert lasts for five minutes longer than what it says."""
     world = world_of(tmp_path, steps, standing(seen_alert(RESTART_LOOP)))

@@ -42,7 +42,7 @@ from tachograph.supervise.run_seen import RunSeen, Unknown
 from tachograph.supervise.signals import EndSignals, Signals
 from tachograph.supervise.takeover import take_over
 from tachograph.supervise.training import RunningAttempt
-from tachograph.supervise.triggers import RunFinding, words, worst
+from tachograph.supervise.triggers import OF_ALERTS, RunFinding, words, worst
 
 POLL_SECONDS = 5.0
 """How often the exporter is asked: an answer costs both together 5 ms."""
@@ -306,8 +306,9 @@ class Supervisor:
         self._note_obedience(seen)
         finding = worst(seen)
         self._hindsight.look(seen, finding)
-        if finding is None:
+        if finding is None or finding.trigger in OF_ALERTS:
             self._ledger.note_steps(self._observer.first_step, seen.step)
+        if finding is None:
             unknown = self._pending.is_of_alerts and seen.alerts is None
             self._pending.withdraw("whether it still holds is not known" if unknown else "what was found is gone")
             return False, None
