@@ -162,7 +162,7 @@ class AlarmStack(Stack):
         environment = {
             wire.SOCKET_ENVIRONMENT: str(self.socket), "TACHOGRAPH_RUN": name, "TRUTH": str(folder / "truth"),
             "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
-            **job.case.environment, **job.environment(folder),
+            **job.case.variables, **job.environment(folder),
         }  # fmt: skip
         words = launched(job.case.words(name), job.case.ranks)
         command = ["env", "--chdir", str(folder), "nice", str(job.case.python), *words]

@@ -14,8 +14,9 @@ SAVED = ("checkpoints", "checkpoint step")
 CALLBACK = ("end", "steps", "step", "step time", "learning rate", "forward", "evaluation")
 TRL = (*LOOP, "gradient norm", "evaluation")
 DPO = tuple(each for each in TRL if each != "forward")  # which is half the reference model's
-GRPO = tuple(each for each in TRL if each not in ("loss", "batches"))
-"""Its losses are all but 0, and a batch of its loader is generated from, then trained on in parts."""
+GRPO = tuple(each for each in TRL if each not in ("loss", "batches", "step time", "forward"))
+"""Its losses are all but 0, and a batch of its loader is generated from, then trained on in parts. To generate is no
+part of a usual step, nor of forward: test_grpo.py has both by a stopwatch."""
 SENTENCES = (*LOOP, "gradient norm", "evaluation")
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 CASES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,18 +11,22 @@ from typing import Any
 
 import pytest
 
+from tachograph.auto.command import FOLDER
 from tachograph_lab.processes import free_port
 from tests.frameworks.figures import FIGURES, Training
 
 PROGRAMS = Path(__file__).with_name("programs")
+BY_ENVIRONMENT = os.environ.get("TRAININGS_DOOR") == "auto"
+"""Whether the folder of `tachograph auto` is on the path of every training, and none is under `tachograph run`."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A program, its arguments, how many ranks torchrun, itself (`workers`) or DeepSpeed starts, and its front door.
 
-    Door `run` is `tachograph run`; any other one the program opens itself. `figures` are shown by every rank, those of
-    `first` by rank 0 alone. Figures of `missing` cannot be known through this door: they must have no value.
+    Door `run` is `tachograph run`, or nothing but an environment; any other one the program opens itself. `figures` are
+    shown by every rank, those of `first` by rank 0 alone. Figures of `missing` cannot be known through this door: they
+    must have no value.
     """
 
     program: str
@@ -41,16 +46,21 @@ class Case:
         """The ranks that the exporter must show."""
         return range(max(self.ranks, self.workers, self.deepspeed_starts, 1))
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the training's environment has besides ours."""
+        return {**self.environment, **({"PYTHONPATH": str(FOLDER)} if BY_ENVIRONMENT else {})}
+
     def words(self, run: str) -> list[str | Path]:
         """The words after `python`, or after torchrun."""
-        door = ("-m", "tachograph", "run", "--name", run) if self.door == "run" else ()
+        door = ("-m", "tachograph", "run", "--name", run) if self.door == "run" and not BY_ENVIRONMENT else ()
         program = self.arguments.split() + (["--door", self.door] if self.door != "run" else [])
         words = [*door, PROGRAMS / self.program, *program]
         if not self.deepspeed_starts:
             return words
         address = ("--master_addr", "127.0.0.1", "--master_port", str(free_port()))
         launcher = ("-m", "deepspeed.launcher.runner", "--num_gpus", str(self.deepspeed_starts), *address)
-        return [*launcher, "--module", *words[1:]]
+        return [*launcher, "--module", *words[1:]] if door else [*launcher, *words]
 
 
 class Trainings:
@@ -66,7 +76,7 @@ class Trainings:
             case, folder = self._cases[name], self._folder / name
             folder.mkdir()
             truth = folder / "truth"
-            environment = {"TRUTH": str(truth), "TACHOGRAPH_RUN": name, **case.environment}
+            environment = {"TRUTH": str(truth), "TACHOGRAPH_RUN": name, **case.variables}
             done = self._scraped.run(*case.words(name), ranks=case.ranks, folder=folder, **environment)
             self._done[name] = Training(done, name, truth)
         assert self._done[name].done.status == 0, self._done[name].done.errors[-6000:]

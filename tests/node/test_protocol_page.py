@@ -16,7 +16,7 @@ import pytest
 from tachograph import wire
 from tachograph.catalog import index as catalog
 from tachograph.node import histograms
-from tachograph.node.ranks import boxes, limits, rank, rank_connection, rank_table, series
+from tachograph.node.ranks import boxes, claims, limits, rank, rank_connection, rank_table, series
 from tachograph.node.ranks.frames import BoxPart, Bye, Hello, Peer, State, Supervision, Unrecorded, decode
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
@@ -206,7 +206,7 @@ def test_numbers() -> None:
         *(f"`{category}`" for category in catalog.FAILURE_REASONS),
         *(f"`{name}`" for name in (*catalog.RANK_JOB_INFO.labels[2:], *catalog.TRAIN_CONFIG_INFO.labels[2:])),
         *(f"`{row.key}`" for row in catalog.TRAIN_METRICS.values() if row.merged or row.concluded),
-        f"up to {rank.MAX_FACT_BYTES} bytes",
+        f"up to {claims.MAX_FACT_BYTES} bytes",
         f"at most {wire.MAX_BOX_BYTES:,} bytes", f"1 to {wire.MAX_BOX_PARTS}",
         f"up to {wire.MAX_BOX_REASON_BYTES} bytes",
         f"At most {boxes.USER_BYTES >> 20} MiB", f"{boxes.NODE_BYTES >> 20} MiB in all",

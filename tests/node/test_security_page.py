@@ -8,9 +8,9 @@ from tachograph import wire
 from tachograph.node import log
 from tachograph.node.ranks import (
     boxes,
+    claims,
     listener,
     names,
-    rank,
     rank_connection,
     rank_table,
     run_names,
@@ -46,7 +46,7 @@ def test_numbers() -> None:
         f"{wire.MAX_RATE_HZ:g} a second, {rank_connection.BURST} at once, {wire.MAX_FRAME_BYTES:,} bytes each",
         f"{rank_connection.MAX_KEPT_BYTES // 2**20} MiB |",
         f"{boxes.USER_BYTES >> 20} MiB, all users {boxes.NODE_BYTES >> 20} MiB; {wire.MAX_BOX_BYTES >> 10} KiB each",
-        f"{wire.MAX_NAME_BYTES}, {rank.MAX_FACT_BYTES}, {series.MAX_LABEL_BYTES} bytes",
+        f"{wire.MAX_NAME_BYTES}, {claims.MAX_FACT_BYTES}, {series.MAX_LABEL_BYTES} bytes",
         f"at most {run_names.MAX_SHOWN_BYTES} bytes. An owner's name longer than {run_names.MAX_OWNER_BYTES} bytes",
         f"first rank waits {user_names.PATIENCE_SECONDS:g} s for it",
         f"{series.MOST_FAMILIES}; {2 * given.label_values}, of layers {2 * given.layers} |",

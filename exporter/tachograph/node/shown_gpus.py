@@ -11,7 +11,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.config import Config
 from tachograph.node.gpu.dcgm import dcgm_samples
 from tachograph.node.gpu.job_mapping import JobMapping
-from tachograph.node.ranks.rank_table import GpuFacts
+from tachograph.node.ranks.rank_gpus import GpuFacts
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 _WORDS = {"": "reading", "not_supported": "not on these GPUs"}

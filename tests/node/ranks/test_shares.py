@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
+from tachograph.node.ranks.claims import Claims
 from tachograph.node.ranks.frames import Bye, FrameError, Peer
-from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.shares import MOST_USERS, QUIET_SECONDS, WORK_BURST, WORK_RATE, Shares
 from tachograph.node.recent_peak import HALF_SECONDS, RecentPeak
 from tachograph.wire import MAX_NAME_BYTES
@@ -85,7 +85,7 @@ def test_a_hello_that_fails_changes_nothing(table: Any, monkeypatch: pytest.Monk
         raise RuntimeError("a fault of ours")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Rank, "_fact", broken)
+        patched.setattr(Claims, "fact", broken)
         for at in (link, object()):
             with pytest.raises(RuntimeError):
                 table.greet(at, ME, run="mine", attempt=1, facts={"precision": "fp8"})

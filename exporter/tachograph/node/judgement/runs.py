@@ -324,7 +324,7 @@ class _Run:
                 steps=rank.series.total(catalog.TRAIN_STEPS.key),
                 tokens=rank.series.total(catalog.TRAIN_TOKENS.key),
                 flops=rank.series.total(catalog.TRAIN_FLOPS.key),
-                peak_flops=self.table.peak_flops_of(rank),
+                peak_flops=self.table.gpus.peak_flops_of(rank),
                 gpu=rank.place[0],
                 uuid=rank.place[1],
                 coordinates=rank.coordinates,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
-from tachograph.catalog.metric import ALL, SERIES_LEVELS
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.process_status import numbers
+from tachograph.node.ranks.claims import Claims
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
 from tachograph.node.ranks.iterations import Iterations
@@ -24,26 +23,14 @@ from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.save_times import SaveTimes
 from tachograph.node.ranks.saved_totals import SavedEnd, SavedProcess
-from tachograph.node.ranks.series import MAX_LABEL_BYTES, RankSeries
+from tachograph.node.ranks.series import RankSeries
 from tachograph.node.ranks.stack_memory import StackMemory, StuckProcess
 from tachograph.node.ranks.told_moment import ToldMoment
 from tachograph.node.ranks.unsaid import Unsaid
-from tachograph.node.samples import GpuIdentity, Sample
+from tachograph.node.samples import GpuIdentity
 from tachograph.process_tree import started_at
-from tachograph.wire import (
-    MAX_DESCRIPTION_BYTES,
-    MAX_NAME_BYTES,
-    MAX_NOTICE_BYTES,
-    MAX_NOTICES,
-    MAX_OWN_METRICS,
-    MAX_PATH_BYTES,
-    MAX_WHERE_BYTES,
-    cut,
-    decode_number,
-    fits,
-)
+from tachograph.wire import MAX_PATH_BYTES, MAX_WHERE_BYTES
 
-MAX_FACT_BYTES = 64
 MAX_DEVICES_BYTES = 1024
 DEFAULT_PRECISION = "bf16"
 END_SHOWN_SECONDS = 120.0
@@ -52,10 +39,6 @@ a scrape has seen the end, and who ended first is known only when every node of 
 
 _NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
-_HIDDEN = {
-    level: frozenset(row.name for row in catalog.METRICS if not row.is_shown_at(level)) for level in SERIES_LEVELS
-}
-"""Level -> names of the families that it does not show."""
 _STEP = catalog.TRAIN_STEP.key
 _STEPS = catalog.TRAIN_STEPS.key
 _SAVED = catalog.TRAIN_CHECKPOINT_TIMESTAMP.key
@@ -109,6 +92,7 @@ class Rank:
     ) -> None:
         self._limits = limits
         self._drops = drops
+        self._claims = Claims(drops)
         self.heard = self.heartbeat = 0.0
         self._is_first = first
         self.restarts = restarts
@@ -122,11 +106,15 @@ class Rank:
 
     def apply_hello(self, hello: Hello, peer: Peer, link: object) -> None:
         """Apply a hello, the first one or that of a reconnection; all of it is parsed before anything changes."""
-        config = tuple(self._fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:])
-        peak_flops = self._peak_fact(hello.facts)
-        devices = (self._text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices))
-        grant, job, own = DeviceGrant(*devices), self._job(hello.job), self._own_metrics(hello.metrics)
-        coordinates, thread = self._coordinates(hello.coordinates), self._offered(hello.stacks)
+        config = tuple(
+            self._claims.fact(name, hello.facts.get(name, "")) for name in catalog.TRAIN_CONFIG_INFO.labels[2:]
+        )
+        peak_flops = self._claims.peak_flops(hello.facts)
+        devices = (
+            self._claims.text(each, MAX_DEVICES_BYTES) for each in (hello.visible_devices, hello.granted_devices)
+        )
+        grant, job, own = DeviceGrant(*devices), self._claims.job(hello.job), self._claims.own_metrics(hello.metrics)
+        coordinates, thread = self._claims.coordinates(hello.coordinates), self._claims.thread(hello.stacks)
         self.hello, self.peer, self.link = hello, peer, link
         self.ended: float | None = None
         self.ended_at = 0.0
@@ -163,7 +151,7 @@ class Rank:
         self.phase: str | None = None
         self._told: float | None = None
         self._skipped = -math.inf, 0.0
-        self._dropped = 0
+        self.dropped = 0
         self.notices: tuple[str, ...] = ()
         self.where = ""
         self.still = 0.0
@@ -361,11 +349,11 @@ class Rank:
         before, self.seq, self._told = self._told, state.seq, now
         self.step = state.step
         self._note_phase(state, now, before)
-        self._dropped = max(self._dropped, state.dropped)
-        self.notices = self._texts(state.notices)
-        self.where = self._labelled("where", self._text(state.where, MAX_WHERE_BYTES))
-        self.still = self._seconds(state.still)
-        self.checkpoint_path = self._text(state.checkpoint_path, MAX_PATH_BYTES)
+        self.dropped = max(self.dropped, state.dropped)
+        self.notices = self._claims.notices(state.notices)
+        self.where = self._labelled("where", self._claims.text(state.where, MAX_WHERE_BYTES))
+        self.still = self._claims.seconds(state.still)
+        self.checkpoint_path = self._claims.text(state.checkpoint_path, MAX_PATH_BYTES)
         if self._process is not None:
             self._process.go_on()
         try:
@@ -498,55 +486,6 @@ class Rank:
         since = self._phase_since.at
         return None if self.phase is None or self.outcome or since is None else max(0.0, now - since)
 
-    def samples(self, now: float, wall: float, state: str, peak_flops: float | None, level: str = ALL) -> list[Sample]:
-        """Return the samples of the rank at one of SERIES_LEVELS, given its state and the peak FLOP/s of its device.
-
-        `wall` is the time of the day, by which its end is shown.
-        """
-        hidden = _HIDDEN[level]
-        if state != "running":  # of one that runs, neither is needed
-            hidden -= {catalog.RANK_STATE.name, catalog.RANK_HEARTBEAT.name}
-        known = self._known(now, wall, state, peak_flops, level)
-        shown = [sample for sample in known if sample.metric.name not in hidden]
-        if self.seq < 0:
-            return shown  # zeros before the first state would look like counters that fell
-        return shown + self.series.samples(self.key, alive=not self.outcome, level=level)
-
-    def _known(self, now: float, wall: float, state: str, peak_flops: float | None, level: str) -> list[Sample]:
-        """Return what the exporter knows of the rank, at any level but for what is dropped."""
-        key, hello = self.key, self.hello
-        numbers = (str(hello.local_rank), str(hello.world_size), str(hello.attempt))
-        shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *self.place, str(self.peer.uid)), 1)]
-        if self.coordinates:
-            dimensions = (str(self.coordinates.get(dimension, "")) for dimension in catalog.DIMENSIONS)
-            shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions), 1))
-        if any(self.job):
-            shown.append(Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1))
-        shown.append(Sample(catalog.RANK_UP, key, state not in ("dead", "failed")))
-        for each in catalog.STATES:
-            if each == state or each in self.states:  # others are not shown: four series less of a healthy rank
-                shown.append(Sample(catalog.RANK_STATE, (*key, each), each == state))
-        shown += [
-            Sample(catalog.RANK_HEARTBEAT, key, self.heartbeat),
-            Sample(catalog.TRAIN_CONFIG_INFO, (*key, *self.config), 1),
-            Sample(catalog.TRAIN_RESTARTS, key, self.restarts),
-        ]
-        if (end := self._last_end(now)) is not None:
-            shown.append(Sample(catalog.RANK_ENDED, (*key, end[1]), wall_of(end[0], now, wall)))
-        if self.seq < 0:
-            return shown
-        if self.started is not None and not self.outcome:
-            shown.append(Sample(catalog.RANK_START, key, self.started_wall))
-        if self.progress_wall is not None:
-            shown.append(Sample(catalog.RANK_PROGRESS, key, self.progress_wall))
-        if self.phase is not None and (seconds := self.phase_seconds(now)) is not None:
-            shown.append(Sample(catalog.RANK_PHASE, (*key, self.phase), seconds))
-        if peak_flops is not None and not self.outcome:
-            shown.append(Sample(catalog.RANK_PEAK_FLOPS, key, peak_flops))
-        if self._dropped or level == ALL:
-            shown.append(Sample(catalog.CLIENT_DROPPED, key, self._dropped))
-        return shown
-
     def end_at(self, now: float) -> tuple[float, str] | None:
         """Return when this process ended, which may live on, and why; None if it has not."""
         if self.outcome:
@@ -554,7 +493,7 @@ class Rank:
         failed = self.failed_by(now)
         return None if failed is None else (failed.at, failed.category)
 
-    def _last_end(self, now: float) -> tuple[float, str] | None:
+    def last_end(self, now: float) -> tuple[float, str] | None:
         """Return the end of this process, which may live on, or, for a while, of the one before it."""
         if (found := self.end_at(now)) is not None:
             return found
@@ -562,67 +501,6 @@ class Rank:
         if earlier is None or now - earlier.ended >= END_SHOWN_SECONDS:
             return None
         return earlier.at, earlier.reason
-
-    def _fact(self, name: str, value: object) -> str:
-        text = _as_text(value)
-        if text is not None and fits(text, MAX_FACT_BYTES) and (name != "tier" or text in ("", *catalog.TIERS)):
-            return text
-        self._drops["wrong_type"] += 1
-        return ""
-
-    def _job(self, job: object) -> tuple[str, ...]:
-        if job is not None and not isinstance(job, dict):
-            self._drops["wrong_type"] += 1
-            job = None
-        return tuple(self._text((job or {}).get(name), MAX_NAME_BYTES) for name in catalog.RANK_JOB_INFO.labels[2:])
-
-    def _coordinates(self, given: object) -> dict[str, int]:
-        """Return the numbers of the dimensions that are known."""
-        if given is not None and not isinstance(given, dict):
-            self._drops["wrong_type"] += 1
-            given = None
-        numbers = {name: given[name] for name in catalog.DIMENSIONS if given and given.get(name) is not None}
-        known = {name: number for name, number in numbers.items() if type(number) is int and 0 <= number <= MOST}
-        self._drops["wrong_type"] += len(numbers) - len(known)
-        return known
-
-    def _offered(self, given: object) -> int | None:
-        """Return the training thread of a process that can leave its stacks."""
-        if given is None:
-            return None
-        thread = given.get("thread") if isinstance(given, dict) else None
-        if type(thread) is int and 0 < thread < 2**64:
-            return thread
-        self._drops["wrong_type"] += 1
-        return None
-
-    def _own_metrics(self, metrics: object) -> dict[str, str]:
-        """Return the descriptions of the metrics that the run declared, by name."""
-        if metrics is None:
-            return {}
-        given = list(metrics.items()) if isinstance(metrics, dict) else [("", None)]
-        found = {
-            name: text
-            for name, text in given[:MAX_OWN_METRICS]
-            if name and fits(name, MAX_LABEL_BYTES) and isinstance(text, str) and fits(text, MAX_DESCRIPTION_BYTES)
-        }
-        self._drops["wrong_type"] += len(given) - len(found)
-        return found
-
-    def _texts(self, notices: object) -> tuple[str, ...]:
-        """Return the notices of a state, at most `MAX_NOTICES`, made printable and cut."""
-        given = notices if isinstance(notices, list) else [] if notices is None else [None]
-        texts = tuple(cut(each, MAX_NOTICE_BYTES) for each in given[:MAX_NOTICES] if isinstance(each, str))
-        self._drops["wrong_type"] += len(given) - len(texts)
-        return texts
-
-    def _text(self, value: object, longest: int) -> str:
-        if value is None:
-            return ""
-        if isinstance(value, str) and fits(value, longest):
-            return value
-        self._drops["wrong_type"] += 1
-        return ""
 
     def _words(self, reason: str, message: str) -> LastWords:
         said = last_words(reason, message)
@@ -634,38 +512,3 @@ class Rank:
             return text
         self._drops["series_limit"] += 1
         return ""
-
-    def _seconds(self, value: object) -> float:
-        if value is None:
-            return 0.0
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST:
-            return float(value)
-        self._drops["wrong_type"] += 1
-        return 0.0
-
-    def _peak_fact(self, facts: Mapping[str, object]) -> float | None:
-        if facts.get("peak_flops") is None:
-            return None
-        try:
-            value = decode_number(facts["peak_flops"])
-        except (ValueError, OverflowError):
-            value = math.nan
-        if math.isfinite(value) and value > 0:
-            return value
-        self._drops["wrong_type"] += 1
-        return None
-
-
-def wall_of(moment: float, now: float, wall: float) -> float:
-    """Return the Unix time of a moment of the monotonic clock, given both clocks' present, to the millisecond."""
-    return round(wall - (now - moment), 3)
-
-
-def _as_text(value: object) -> str | None:
-    """Return a fact as text, None if it is neither text nor a number that a double can hold."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):
-            return format(value, ".15g")
-    return None

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -14,25 +14,24 @@ from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import ALL
 from tachograph.node.clock import Clock
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
-from tachograph.node.peaks import dtype_of, peaks_of
 from tachograph.node.ranks.boxes import Boxes
 from tachograph.node.ranks.conclusions.run import RunConclusions
 from tachograph.node.ranks.conclusions.settings import tier_of
 from tachograph.node.ranks.conclusions.view import RunView
-from tachograph.node.ranks.coverage import Coverage, UnrecordedProcesses, by_user
+from tachograph.node.ranks.coverage import UnrecordedProcesses
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, Supervision
-from tachograph.node.ranks.gpu_owners import GpuOwners
-from tachograph.node.ranks.gpu_placement import GpuResolver
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import asked_to_end, in_words
 from tachograph.node.ranks.rank import Rank, RankEvent
+from tachograph.node.ranks.rank_gpus import GpuFacts, RankGpus
+from tachograph.node.ranks.rank_samples import rank_samples
 from tachograph.node.ranks.run import EarlierProcess, Run
 from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
 from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
 from tachograph.node.ranks.stack_memory import StackMemory
 from tachograph.node.ranks.supervisors import SUPERVISOR, Supervisors
-from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
+from tachograph.node.samples import Sample
 from tachograph.wire import MAX_BOX_REASON_BYTES, cut, fits
 
 RECONNECTED_SECONDS = 5.0
@@ -65,30 +64,6 @@ class Askable(Protocol):
         ...
 
 
-class GpuFacts(Protocol):
-    """The interface of the GPU side to the rank table."""
-
-    def snapshot(self) -> GpuSnapshot | None:
-        """Return the last collection, None before the first one."""
-        ...
-
-    def gpus(self) -> Sequence[GpuIdentity]:
-        """Return the GPUs known on this node, also those that cannot be read now."""
-        ...
-
-    def gpu_of_pid(self, pid: int) -> GpuIdentity | None:
-        """Return the GPU that a process of this node computes on, None if it is none or more than one."""
-        ...
-
-    def processes(self) -> Mapping[str, Sequence[int]]:
-        """Return the pids that compute on each GPU, by its UUID."""
-        ...
-
-    def peak_flops(self, uuid: str, precision: str) -> float | None:
-        """Return a GPU's dense peak FLOP/s, or None if the device is not in the table."""
-        ...
-
-
 class Welcome(NamedTuple):
     """The answer to an accepted hello."""
 
@@ -110,16 +85,13 @@ class RankTable:
         self._limits = limits
         self._names = names or RunNames("never")
         self._clock = clock
-        self._gpus = gpus
-        self._gpu_owners = GpuOwners()
-        self._coverage = Coverage()
+        self.gpus = RankGpus(gpus, clock)
         self._runs: dict[str, Run] = {}
         self._by_link: dict[object, Rank] = {}
         self._said_bye: dict[object, Rank] = {}
         """The ranks of open connections that have said bye: the box of a failure comes after it."""
         self._past: dict[int, dict[tuple[str, int], EarlierProcess]] = {}
         self._ticked = self._restored = clock.monotonic()
-        self._without_peak: set[str] = set()
         self.site_limits: Mapping[str, float] = {}
         """The site's limits by name, for runs that set none of their own."""
         self.shares = Shares(clock.monotonic)
@@ -178,7 +150,7 @@ class RankTable:
         self._by_link[link] = rank
         self._said_bye.pop(link, None)
         self.heard(link)
-        self._place([rank])
+        self.gpus.place([rank])
         return Welcome(last_step, ended, ago, superseded, hello.run)
 
     def is_owner_awaited(self, uid: int) -> bool:
@@ -402,7 +374,7 @@ class RankTable:
             for name, run in list(self._runs.items()):
                 run.absent.clear()  # they did not come back
                 self._drop_empty(name)
-        self._place(rank for rank in self.ranks() if rank.ended is None)
+        self.gpus.place(rank for rank in self.ranks() if rank.ended is None)
         self._look_at_silent(now)
         for name, run in self._runs.items():
             if run.ranks:
@@ -442,34 +414,6 @@ class RankTable:
                 began = time.thread_time()
                 rank.look_at_process(now)
                 share.spend(time.thread_time() - began)
-
-    def _place(self, ranks: Iterable[Rank]) -> None:
-        """Find the GPUs of living ranks again: NVML lists a process once it uses CUDA, and pids are reused."""
-        processes = self._gpus.processes()
-        self._gpu_owners.note(processes)
-        self._coverage.note(processes, self._clock.monotonic())
-        resolver = GpuResolver(self._gpus.gpus(), self._gpus.gpu_of_pid, self._mig_parents, processes)
-        for rank in ranks:
-            rank.placement.update(resolver, rank.hello, rank.peer.pid, rank.grant)
-            self._gpu_owners.confirm(rank)
-            self._warn_of_missing_peak(rank)
-
-    def _warn_of_missing_peak(self, rank: Rank) -> None:
-        """Log, once for each device, that its peak is unknown where a rank has no MFU because of it."""
-        gpu = rank.placement.gpu
-        if gpu is None or not gpu.name or gpu.name in self._without_peak or rank.peak_flops is not None:
-            return
-        if dtype_of(rank.precision) not in peaks_of(gpu.name):
-            self._without_peak.add(gpu.name)
-            _log.warning(
-                "no peak FLOP/s known, so no MFU: pass peak_flops= to Recorder, or facts.peak_flops in the hello",
-                extra={"device": gpu.name, "precision": rank.precision, "run": rank.hello.run},
-            )
-
-    def _mig_parents(self) -> Mapping[str, str]:
-        snapshot = self._gpus.snapshot()
-        rows = [sample.labels for sample in snapshot.samples if sample.metric is catalog.MIG_INFO] if snapshot else []
-        return {mig_uuid: uuid for _, uuid, _, mig_uuid, _ in rows}
 
     def _retention(self, rank: Rank) -> float:
         return self._limits.retention_finished if rank.outcome == "finished" else self._limits.retention
@@ -579,11 +523,6 @@ class RankTable:
             return "failed"
         return "frozen" if now - rank.heard > self._limits.frozen_after else "running"
 
-    def peak_flops_of(self, rank: Rank) -> float | None:
-        """Return the peak FLOP/s of a rank's device, as it says itself or as known of its GPU."""
-        gpu = rank.placement.gpu
-        return rank.peak_flops or (None if gpu is None else self._gpus.peak_flops(gpu.uuid, rank.precision))
-
     def samples(self) -> list[Sample | HistogramSample]:
         """Return the samples of all ranks and of their GPUs, and the counts of frames and dropped series."""
         return [*(sample for _, block in self.blocks() for sample in block), *self.on_gpus(), *self.counts()]
@@ -594,7 +533,11 @@ class RankTable:
             view = self._view(name, run)
             for rank, state in view.states.items():
                 if rank.named is not None:
-                    yield rank.peer.uid, rank.samples(view.now, view.wall, state, self.peak_flops_of(rank), level)
+                    peak_flops = self.gpus.peak_flops_of(rank)
+                    yield (
+                        rank.peer.uid,
+                        rank_samples(rank, view.now, view.wall, state=state, peak_flops=peak_flops, level=level),
+                    )
             if view.states and all(rank.named is None for rank in view.states):
                 continue
             sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
@@ -613,39 +556,16 @@ class RankTable:
     def _view(self, name: str, run: Run) -> RunView:
         states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}
         now, wall = self._clock.monotonic(), self._clock.wall()
-        return RunView(name, states, now, wall, self.site_limits, self.peak_flops_of, run.role)
+        return RunView(name, states, now, wall, self.site_limits, self.gpus.peak_flops_of, run.role)
 
     def on_gpus(self) -> Iterator[Sample]:
-        """Yield the rank on each GPU, or one of each user; none that claims a GPU on which the driver lists others.
-
-        Then how many GPUs have none.
-        """
-        placed: dict[str, list[Rank]] = {}
-        for rank in self.ranks():
-            if (gpu := rank.placement.gpu) is not None and rank.named is not None:
-                placed.setdefault(gpu.uuid, []).append(rank)
-        now = self._clock.monotonic()
+        """Yield the rank on each GPU, then how many GPUs compute for nobody that records."""
         dev = {name for name, run in self._runs.items() if run.ranks and tier_of(run.ranks.values()) == "dev"}
-        for uuid, ranks in placed.items():
-            for rank in self._gpu_owners.named(uuid, ranks, dev, now):
-                name = rank.placement.gpu.name if rank.placement.gpu is not None else ""
-                yield Sample(catalog.RANK_ON_GPU, (*rank.key, *rank.place, name), rank.ended is None)
-        if self._coverage.is_known:
-            yield Sample(catalog.NODE_UNRECORDED_GPUS, (), len(self._unrecorded()))
+        yield from self.gpus.samples(list(self.ranks()), dev)
 
     def unrecorded(self) -> list[UnrecordedProcesses]:
         """Return the processes, by user, on GPUs on which nothing is recorded."""
-
-        def user(pid: int) -> str:
-            uid = self._gpu_owners.user_of(pid)
-            return "" if uid is None else self._names.user(uid, self._has_ranks)
-
-        return by_user(self._unrecorded(), self._gpus.gpus(), user)
-
-    def _unrecorded(self) -> dict[str, list[int]]:
-        placed = (rank.placement for rank in self.ranks() if rank.ended is None)
-        recorded = {one.gpu.uuid for one in placed if one.gpu is not None and one.confirmed}
-        return self._coverage.unrecorded(recorded, self._clock.monotonic())
+        return self.gpus.unrecorded(self.ranks(), lambda uid: self._names.user(uid, self._has_ranks))
 
     def counts(self) -> Iterator[Sample]:
         """Yield the counts of frames accepted and rejected, and of series dropped."""

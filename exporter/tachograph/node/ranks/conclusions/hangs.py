@@ -16,7 +16,8 @@ from tachograph.catalog.rank import PAUSES
 from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS
 from tachograph.node.ranks.conclusions.suspects import by_group, entered, evidence, left, members, of_the_hang, per_step
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
-from tachograph.node.ranks.rank import Rank, wall_of
+from tachograph.node.ranks.rank import Rank
+from tachograph.node.ranks.rank_samples import wall_of
 from tachograph.node.samples import Sample
 
 START_SECONDS = 180.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.conclusions.view import RunView
-from tachograph.node.ranks.rank import wall_of
+from tachograph.node.ranks.rank_samples import wall_of
 from tachograph.node.samples import Sample
 
 
