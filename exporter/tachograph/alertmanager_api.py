@@ -6,9 +6,10 @@ import json
 import os
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
-from tachograph.http_client import HttpError, ask, without_password
+from tachograph.http_client import MOST_BYTES, HttpError, ask, without_password
 from tachograph.server_address import known_server_url
 from tachograph.unreadable import UNREADABLE
 
@@ -49,13 +50,16 @@ class Alertmanager:
             raise AlertmanagerError(str(error)) from error
         self.url = without_password(self._address)
 
-    def ask(self, method: str, path: str, read: Callable[[Any], T], content: object = None) -> T:
-        """Return what `read` makes of the response; raise AlertmanagerError."""
+    def ask(
+        self, method: str, path: str, read: Callable[[Any], T], content: object = None, *, most: int = MOST_BYTES
+    ) -> T:
+        """Return what `read` makes of a response of at most so many bytes; raise AlertmanagerError."""
         body = None if content is None else json.dumps(content).encode()
         try:
             response = ask(
-                f"{self._address}/api/v2/{path}", TIMEOUT_SECONDS, method=method, body=body, kind="application/json"
-            )
+                f"{self._address}/api/v2/{path}", TIMEOUT_SECONDS, method=method, body=body, kind="application/json",
+                most=most,
+            )  # fmt: skip
         except HttpError as error:
             raise self._absent(error) from error
         if response.status >= 400:
@@ -87,6 +91,11 @@ class Alertmanager:
         return AlertmanagerError(
             f"no Alertmanager at {self.url}: {reason}; give its address with --alertmanager or ${ENVIRONMENT}"
         )
+
+
+def time_of(text: str) -> datetime:
+    """Return a time of Alertmanager; Python 3.10 reads neither its `Z` nor fractions other than of 3 or 6 digits."""
+    return datetime.fromisoformat(text.partition(".")[0].rstrip("Z") + "+00:00")
 
 
 def default_url() -> str:

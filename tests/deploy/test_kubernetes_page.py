@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tachograph.__main__ import main
 from tachograph.client.hello.batch_job import batch_job
 from tachograph.client.hello.identity import discover
 from tachograph.node.config import read_config
@@ -106,8 +107,28 @@ def test_the_sidecar_is_allowed_where_the_daemonset_is_not() -> None:
     }
 
 
+def test_a_supervised_job_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its command is understood once the kubelet has put in the variables; its journal outlives the pod."""
+    spec = pod("supervised")["spec"]
+    (container,) = spec["containers"]
+    given = {"HOST_IP": "10.0.0.7"} | {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    program, *words = [
+        re.sub(r"\$\((\w+)\)", lambda name: given[name[1]], word)
+        for word in (*container["command"], *container["args"])
+    ]
+    place = words.index("--")
+    assert program == "tachograph"
+    assert main([*words[:place], "--show-policy"]) == 0
+    assert capsys.readouterr().out.startswith("# What `tachograph supervise` does")
+    assert words[place + 1] == "torchrun"
+    (state,) = [word.partition("=")[2] for word in words if word.startswith("--state=")]
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    (kept,) = [one for one in spec["volumes"] if one["name"] == mounts[str(Path(state).parent)]]
+    assert "persistentVolumeClaim" in kept
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["job", "sidecar"])
+@pytest.mark.parametrize("name", ["job", "supervised", "sidecar"])
 def test_kubernetes_accepts_the_examples(name: str) -> None:
     """Strictly."""
     validator = pytest.importorskip("kubernetes_validate", reason="`make test-all` installs it")

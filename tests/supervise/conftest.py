@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,15 @@ import pytest
 
 from tachograph.supervise import policy
 from tachograph.watch.private_exporter import PrivateExporter, private_exporter
+from tachograph_lab.processes import Children, answers, free_port
 from tests.supervise.journals import Journalled
 
 RANKS = Path(__file__).with_name("ranks.py")
 DEADLINE = 90.0
+ALERTMANAGER = """route: {receiver: nobody, group_wait: 0s}
+receivers: [{name: nobody}]
+inhibit_rules: [{source_matchers: [alertname="NodeDown"], target_matchers: [severity!="info"], equal: [instance]}]
+"""
 LAUNCHER = ("TACHOGRAPH", "SLURM", "OMPI", "PMI", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
 
 
@@ -100,3 +105,18 @@ def supervised(exporter: PrivateExporter, tmp_path: Path, request: pytest.Fixtur
             process.communicate(timeout=30)
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def alertmanager_url(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real Alertmanager, which notifies nobody."""
+    folder, port = tmp_path_factory.mktemp("alertmanager"), free_port()
+    url = f"http://127.0.0.1:{port}"
+    with Children(folder) as children:
+        (folder / "c.yml").write_text(ALERTMANAGER)
+        child = children.start("alertmanager", [
+            programs["alertmanager"], f"--config.file={folder / 'c.yml'}", f"--storage.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
+        ])  # fmt: skip
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
+        yield url

@@ -16,7 +16,7 @@ import pytest
 from tachograph.own_process import own_process
 from tachograph.supervise import checkpoint_files, history, known_checkpoints
 from tachograph.supervise.checkpoint_memory import CheckpointMemory
-from tachograph.supervise.findings import CheckpointSeen, RunSeen
+from tachograph.supervise.run_seen import CheckpointSeen, RunSeen
 from tests.supervise.conftest import until
 from tests.supervise.world import BEGIN, World, dead, run
 

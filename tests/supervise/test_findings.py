@@ -13,7 +13,9 @@ import pytest
 from tachograph.node.judgement.private import WITHHELD
 from tachograph.node.ranks.frames import Peer
 from tachograph.supervise import findings
-from tachograph.supervise.findings import FindingSource, RunSeen, Unknown, worst
+from tachograph.supervise.findings import FindingSource
+from tachograph.supervise.run_seen import RunSeen, Unknown
+from tachograph.supervise.triggers import worst
 from tests.supervise.world import dead, rank, run
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from tachograph.supervise import journal
 from tachograph.supervise.command import open_question
-from tachograph.supervise.findings import CheckpointSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.ledger import ACT, ASK, SHADOW
+from tachograph.supervise.run_seen import CheckpointSeen, RunSeen, Unknown
 from tachograph.supervise.supervisor import STATUS_STOPPED, Supervisor
 from tests.supervise.world import BEGIN, World, dead, hung, rank, run
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tachograph.http_client import ask
-from tachograph.supervise.findings import Unknown
 from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.ledger import ASK, SHADOW
+from tachograph.supervise.run_seen import Unknown
 from tachograph.watch.private_exporter import PrivateExporter
 from tests.supervise.conftest import Supervised, until
 from tests.supervise.world import World, dead, hung, rank, run

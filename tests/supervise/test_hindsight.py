@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tachograph.supervise import history, journal
-from tachograph.supervise.findings import RunSeen, Unknown
 from tachograph.supervise.hindsight import LONGEST_SECONDS
 from tachograph.supervise.journal import JUDGED, NAME
 from tachograph.supervise.ledger import SHADOW, Ledger
+from tachograph.supervise.run_seen import RunSeen, Unknown
 from tests.supervise.world import World, dead, hung, rank, run
 
 GONE = Unknown("the exporter does not answer")

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from tachograph.supervise import journal, slurm
-from tachograph.supervise.findings import NotThere, RunSeen, Silent, Unknown, worst
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook, restarter
 from tachograph.supervise.ledger import SHADOW
 from tachograph.supervise.node_memory import NodeMemory
+from tachograph.supervise.run_seen import NotThere, RunSeen, Silent, Unknown
 from tachograph.supervise.several_nodes import merged
 from tachograph.supervise.supervisor import STATUS_STOPPED
+from tachograph.supervise.triggers import worst
 from tests.supervise.world import World, hung, rank, run
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tachograph.supervise import policy
-from tachograph.supervise.findings import RunSeen
 from tachograph.supervise.plan import AttemptPlan
 from tachograph.supervise.plan_obedience import PlanObedience
+from tachograph.supervise.run_seen import RunSeen
 from tests.supervise.conftest import RANKS, Supervised
 from tests.supervise.world import World, dead, rank, run
 

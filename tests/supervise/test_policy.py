@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 
 from tachograph.__main__ import main
-from tachograph.findings.kinds import ORDER
+from tachograph.findings.kinds import KINDS
 from tachograph.supervise import policy
-from tachograph.supervise.findings import ALERTS, EXITED, TRIGGERS
+from tachograph.supervise.triggers import (
+    ALERTS,
+    DIVERGING,
+    EXITED,
+    OF_ALERTS,
+    OF_NODES,
+    RESTART_LOOP,
+    SILENT_CORRUPTION,
+    SLOW,
+    TRIGGERS,
+)  # fmt: skip
 
 GOOD = """version: 1
 restarts: {per_hour: 3, per_run: 10}
@@ -43,9 +53,20 @@ def test_the_default_has_a_bounded_ladder_for_every_trigger() -> None:
 
 
 def test_triggers_are_findings_of_the_one_table() -> None:
-    """Each but the command's own end is an alert of `findings.kinds`, which has the order of what explains what."""
+    """Each but the command's own end has alerts in `findings.kinds`, which has the order of what explains what."""
     assert set(ALERTS) == set(TRIGGERS) - {EXITED}
-    assert all(alert in ORDER for alert in ALERTS.values())
+    assert {kind.trigger for kind in KINDS} - {""} == set(ALERTS)
+    assert set(OF_ALERTS) == {SLOW, DIVERGING, SILENT_CORRUPTION, RESTART_LOOP}
+    assert set(OF_NODES) | set(OF_ALERTS) == set(ALERTS)
+
+
+def test_nothing_is_ended_on_the_word_of_alerts_by_default() -> None:
+    """A person is asked before each action of theirs that ends anything."""
+    default = policy.read(policy.DEFAULT)
+    for trigger in TRIGGERS:
+        rule = default.rules[trigger]
+        ending = {*rule.restarts, *({policy.STOP} & {rule.end})}
+        assert rule.asked == (ending if trigger in OF_ALERTS else set()), trigger
 
 
 @pytest.mark.parametrize(
@@ -92,6 +113,19 @@ def test_triggers_are_findings_of_the_one_table() -> None:
         ("restart: {per_hour: 1, per_run: 2}, stop]", "stop: {per_hour: 1, per_run: 2}]", [
             "7: triggers.dead.ladder: stop takes no budget",
         ]),
+        ("per_run: 2}", "per_run: 2, ask: maybe}", [
+            "7: triggers.dead.ladder: restart.ask: must be true or false, not 'maybe'",
+        ]),
+        ("per_run: 2}", "per_run: 2, aks: true}", [
+            "7: triggers.dead.ladder: restart: 'aks' is unknown: did you mean ",
+        ]),
+        ("notify, ", "notify: {ask: true}, ", ["7: triggers.dead.ladder: notify takes no budget"]),
+        ("stop]", "leave: {ask: true}]", ["7: triggers.dead.ladder: leave takes no budget"]),
+        ("stop]", "stop: {ask: true, per_hour: 1}]", ["7: triggers.dead.ladder: stop takes no budget"]),
+        ("stop]", "stop: {ask: [true]}]", [
+            "7: triggers.dead.ladder: stop.ask: must be true or false, not 'a list or mapping'",
+            "7: triggers.dead.ladder: stop takes no budget",
+        ]),
     ],
 )  # fmt: skip
 def test_every_fault_has_its_line(tmp_path: Path, before: str, after: str, expected: Any) -> None:
@@ -105,6 +139,20 @@ def test_every_fault_has_its_line(tmp_path: Path, before: str, after: str, expec
     found = faults(tmp_path, text)
     assert len(found) == len(expected), found
     assert all(one.startswith(start) for one, start in zip(found, expected, strict=True)), found
+
+
+def test_what_a_person_is_asked_before(tmp_path: Path) -> None:
+    """Each action that says so, and no other."""
+    text = GOOD.replace("per_run: 2}", "per_run: 2, ask: true}")
+    for now, asked in (
+        (text, {"restart"}), (text.replace("stop]", "stop: {ask: true}]"), {"restart", "stop"}),
+        (text.replace("ask: true", "ask: false"), set()),
+    ):  # fmt: skip
+        (tmp_path / "own.yml").write_text(now)
+        rule = policy.read(tmp_path / "own.yml").rules["dead"]
+        assert rule.asked == asked
+        assert rule.restarts["restart"] == policy.Budget(1, 2)
+        assert rule.end == "stop"
 
 
 def test_all_faults_come_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,37 +15,26 @@ from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
 from tachograph.silence.command import main
 from tachograph.supervise import silences
 from tachograph.supervise.decision import SILENCE, WAIT, Hold
-from tachograph.supervise.findings import EXITED, RunFinding, worst
 from tachograph.supervise.ledger import ASK
 from tachograph.supervise.silences import MaintenanceSilences, covers, labels_of
-from tachograph_lab.processes import Children, answers, free_port
+from tachograph.supervise.triggers import EXITED, RunFinding, worst
+from tachograph_lab.processes import free_port
 from tests.supervise.conftest import RANKS, Supervised, until
 from tests.supervise.world import World, dead, hung, rank, run
 
-CONFIGURATION = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
 NOW = datetime(2026, 11, 29, tzinfo=timezone.utc)
 AT_WORK = Hold(SILENCE, "a silence of ada covers it")
 
 
 @pytest.fixture(scope="module")
-def alertmanager(
-    programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Callable[..., None]]]:
+def alertmanager(alertmanager_url: str) -> tuple[str, Callable[..., None]]:
     """The address of a real one, and how to silence something there by a command."""
-    folder, port = tmp_path_factory.mktemp("alertmanager"), free_port()
-    url = f"http://127.0.0.1:{port}"
 
     def silence(*words: str) -> None:
-        assert main([*words, "--for", "20m", "--why", "new switch", "--by", "ada", "--alertmanager", url]) == 0
+        options = ("--for", "20m", "--why", "new switch", "--by", "ada", "--alertmanager", alertmanager_url)
+        assert main([*words, *options]) == 0
 
-    with Children(folder) as children:
-        (folder / "c.yml").write_text(CONFIGURATION)
-        child = children.start("alertmanager", [
-            programs["alertmanager"], f"--config.file={folder / 'c.yml'}", f"--storage.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
-        ])  # fmt: skip
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
-        yield url, silence
+    return alertmanager_url, silence
 
 
 def found(seen: Any) -> RunFinding:

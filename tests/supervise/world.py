@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.supervise import policy
-from tachograph.supervise.findings import CheckpointSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.journal import NAME, Journal, read
 from tachograph.supervise.launcher import ChildCommand, Launcher
 from tachograph.supervise.ledger import ACT
-from tachograph.supervise.observer import Clocks, Silenced, never_silenced
+from tachograph.supervise.observer import Alerts, Clocks, Silenced, never_silenced, no_alerts
+from tachograph.supervise.run_seen import CheckpointSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.training import AttemptEnd
 
@@ -110,6 +110,7 @@ class World:
     on_wait: Callable[[World], None] = lambda _: None
     at: Callable[[str], None] = lambda _: None
     silenced: Silenced = never_silenced
+    alerts: Alerts = no_alerts
     told: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
     """What the exporter is told, and when."""
     last: float = 1800.0
@@ -150,6 +151,7 @@ class World:
             launcher=self.launcher or ChildCommand(self.start), keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
             clock=Clocks(self.wall, lambda: self.now), at=self.at,
             tell=lambda facts: self.told.append((self.now, facts())), silenced=self.silenced,
+            alerts=self.alerts,
         )  # fmt: skip
 
     def supervise(self) -> int:

@@ -35,14 +35,16 @@ RUNBOOKS = "https://github.com/tachograph/tachograph/blob/main/runbooks"
 class Kind:
     """A kind of finding: its alert, the question that it answers with no, where its cause lies, and the failure mode.
 
-    `restart`: a planned restart of the run may cause it. `failure`: the run fails by it. `shown_with_loss`: it is
-    marked on the chart of the loss.
+    `trigger`: the name under which `tachograph supervise` acts upon it, empty if it never does. `restart`: a planned
+    restart of the run may cause it. `failure`: the run fails by it. `shown_with_loss`: it is marked on the chart of the
+    loss.
     """
 
     alert: str
     question: str
     category: str
     mode: str
+    trigger: str = ""
     restart: bool = False
     failure: bool = False
     shown_with_loss: bool = False
@@ -61,27 +63,27 @@ def severities(label: str) -> tuple[str, ...]:
 KINDS = (
     Kind("NodesUnreachable", WATCHED, "monitoring", "blind"),
     Kind("NodeDown", ALIVE, "hardware", "node_down"),
-    Kind("GpuXidFatal", HARDWARE, "hardware", "gpu_fault"),
-    Kind("GpuLost", HARDWARE, "hardware", "gpu_fault"),
-    Kind("GpuHung", HARDWARE, "hardware", "gpu_fault"),
+    Kind("GpuXidFatal", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
+    Kind("GpuLost", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
+    Kind("GpuHung", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
     Kind("GpuEccUncorrected", HARDWARE, "hardware", "gpu_fault"),
-    Kind("GpuRecoveryNeeded", HARDWARE, "hardware", "gpu_fault"),
+    Kind("GpuRecoveryNeeded", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
     Kind("NicLinkDown", NETWORK, "network", "link_down"),
-    Kind("RestartLoop", ALIVE, "software", "restart_loop", restart=True),
-    Kind("RankDead", ALIVE, "software", "rank_died", restart=True, failure=True),
-    Kind("LossNotFinite", NUMBERS, "numerical", "not_finite", failure=True, shown_with_loss=True),
-    Kind("SilentDataCorruptionSuspected", NUMBERS, "hardware", "silent_corruption"),
+    Kind("RestartLoop", ALIVE, "software", "restart_loop", "restart_loop", restart=True),
+    Kind("RankDead", ALIVE, "software", "rank_died", "dead", restart=True, failure=True),
+    Kind("LossNotFinite", NUMBERS, "numerical", "not_finite", "loss_not_finite", failure=True, shown_with_loss=True),
+    Kind("SilentDataCorruptionSuspected", NUMBERS, "hardware", "silent_corruption", "silent_corruption"),
     Kind("GradientNormNotFinite", NUMBERS, "numerical", "not_finite", shown_with_loss=True),
     Kind("EngineDown", PROGRESS, "software", "engine_down", failure=True),
-    Kind("RankFailed", ALIVE, "software", "rank_failed", restart=True, failure=True),
-    Kind("RankFrozen", ALIVE, "software", "frozen", restart=True, failure=True),
+    Kind("RankFailed", ALIVE, "software", "rank_failed", "failed", restart=True, failure=True),
+    Kind("RankFrozen", ALIVE, "software", "frozen", "frozen", restart=True, failure=True),
     Kind("StorageSlow", DATA, "storage", "storage_slow"),
-    Kind("RunHung", PROGRESS, "network", "communication_stall", restart=True, failure=True),
+    Kind("RunHung", PROGRESS, "network", "communication_stall", "hung", restart=True, failure=True),
     Kind("InvariantBroken", NUMBERS, "software", "ranks_differ"),
     Kind("RunDown", ALIVE, "software", "run_down", restart=True),
-    Kind("LossSpikeNotRecovering", LEARNING, "learning", "divergence", shown_with_loss=True),
-    Kind("StragglerNode", SPEED, "compute", "straggler"),
-    Kind("StragglerRank", SPEED, "compute", "straggler"),
+    Kind("LossSpikeNotRecovering", LEARNING, "learning", "divergence", "loss_spike", shown_with_loss=True),
+    Kind("StragglerNode", SPEED, "compute", "straggler", "slow"),
+    Kind("StragglerRank", SPEED, "compute", "straggler", "slow"),
     Kind("DataStall", DATA, "data", "data_stall"),
     Kind("MfuDropped", SPEED, "compute", "slow_steps", restart=True),
     Kind("ThroughputDropped", SPEED, "compute", "slow_steps", restart=True),
@@ -95,7 +97,7 @@ KINDS = (
     Kind("RunStaysSlow", SPEED, "compute", "slow_steps"),
     Kind("MfuDeclining", SPEED, "compute", "decline"),
     Kind("ThroughputDeclining", SPEED, "compute", "decline"),
-    Kind("LossDiverging", LEARNING, "learning", "divergence", shown_with_loss=True),
+    Kind("LossDiverging", LEARNING, "learning", "divergence", "diverging", shown_with_loss=True),
     Kind("LearningRateStuck", LEARNING, "configuration", "plateau"),
     Kind("GradientNormVanished", LEARNING, "learning", "plateau", shown_with_loss=True),
     Kind("GradientNormSpike", LEARNING, "learning", "divergence", shown_with_loss=True),
@@ -149,7 +151,6 @@ def kind_of(alert: str) -> Kind:
 
 
 RANK_DEAD, RANK_FAILED, RANK_FROZEN = kind_of("RankDead"), kind_of("RankFailed"), kind_of("RankFrozen")
-GPU_XID_FATAL = kind_of("GpuXidFatal")
 RUN_HUNG, RUN_DOWN, RESTART_LOOP = kind_of("RunHung"), kind_of("RunDown"), kind_of("RestartLoop")
 LOSS_NOT_FINITE, NORM_VANISHED = kind_of("LossNotFinite"), kind_of("GradientNormVanished")
 SPIKE_STAYS = kind_of("LossSpikeNotRecovering")

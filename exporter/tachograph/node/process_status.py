@@ -19,3 +19,8 @@ def process_status(pid: int, proc: Path = PROC) -> dict[str, str]:
         return {}
     fields = (line.partition(":") for line in text.decode(errors="replace").split("\n"))
     return {name: value.strip() for name, _, value in fields}
+
+
+def numbers(pid: int, proc: Path = PROC) -> list[int]:
+    """Return the pids of a process in its pid namespaces, the outermost first; empty where it is not visible."""
+    return [int(number) for number in process_status(pid, proc).get("NSpid", "").split()]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tachograph.alertmanager_api import Alertmanager, AlertmanagerError, AlertmanagerRefusalError
+from tachograph.alertmanager_api import Alertmanager, AlertmanagerError, AlertmanagerRefusalError, time_of
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,10 @@ def _silences(found: object) -> list[Silence]:
 def _silence(one: Mapping[str, Any]) -> Silence:
     return Silence(
         tuple(map(_matcher, one["matchers"])),
-        _time(one["startsAt"]), _time(one["endsAt"]), str(one["createdBy"]), str(one["comment"]),
+        time_of(one["startsAt"]), time_of(one["endsAt"]), str(one["createdBy"]), str(one["comment"]),
         str(one["id"]), one["status"]["state"],
     )  # fmt: skip
 
 
 def _matcher(one: Mapping[str, Any]) -> SilenceMatcher:
     return SilenceMatcher(str(one["name"]), str(one["value"]), one["isRegex"], one.get("isEqual", True))
-
-
-def _time(text: str) -> datetime:
-    """Return a time of Alertmanager; Python 3.10 reads neither its `Z` nor fractions other than of 3 or 6 digits."""
-    return datetime.fromisoformat(text.partition(".")[0].rstrip("Z") + "+00:00")

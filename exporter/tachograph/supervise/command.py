@@ -28,21 +28,24 @@ from tachograph.redact import redact
 from tachograph.server_address import exporter_url, web_socket_path
 from tachograph.supervise import evidence, history, journal, slurm
 from tachograph.supervise import policy as policies
-from tachograph.supervise.findings import TRIGGERS, FindingSource
+from tachograph.supervise.alerts import ActiveAlerts
+from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
 from tachograph.supervise.launcher import ChildCommand, Launcher, restarter
 from tachograph.supervise.ledger import MODES, SHADOW
 from tachograph.supervise.memory import remember
-from tachograph.supervise.observer import RunWatch, Silenced, never_silenced
+from tachograph.supervise.observer import Alerts, RunWatch, Silenced, never_silenced, no_alerts
+from tachograph.supervise.permission import CONFIRMATIONS
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.several_nodes import SeveralNodes
 from tachograph.supervise.signals import Signals
 from tachograph.supervise.silences import MaintenanceSilences
 from tachograph.supervise.slurm_job import SlurmJob, is_srun, job_nodes
-from tachograph.supervise.supervisor import CONFIRMATIONS, Supervisor
+from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.totals import ASKED
 from tachograph.supervise.training import AttemptProcesses
+from tachograph.supervise.triggers import TRIGGERS
 from tachograph.watch.program import end_as
 from tachograph.wire import socket_path
 from tachograph.wrapping import fitted
@@ -132,7 +135,8 @@ def _parser() -> CommandParser:
     )  # fmt: skip
     parser.add_argument(
         "--alertmanager", metavar="ADDRESS",
-        help="HOST, HOST:PORT or a URL: nothing is done within its silences (default: silences are not asked for)",
+        help="HOST, HOST:PORT or a URL: its alerts count where no node can tell, and nothing is done within its "
+        "silences (default: it is not asked)",
     )  # fmt: skip
     return parser
 
@@ -161,15 +165,25 @@ def _supervise(words: Sequence[str]) -> int:
         addresses = _addresses(given.exporter, nodes)
     except ValueError as error:
         parser.error(f"--exporter {given.exporter}: {error}")
+    silenced: Silenced = never_silenced
+    alerts: Alerts = no_alerts
     try:
-        silenced = MaintenanceSilences(given.alertmanager, _say).hold if given.alertmanager else never_silenced
+        if given.alertmanager:
+            silenced = MaintenanceSilences(given.alertmanager, _say).hold
+            alerts = ActiveAlerts(given.alertmanager, _say).of
     except AlertmanagerError as error:
         parser.error(str(error))
-    return _run(given, policy, addresses, command, silenced)
+    return _run(given, policy, addresses, command, silenced=silenced, alerts=alerts)
 
 
 def _run(
-    given: argparse.Namespace, policy: Policy, addresses: Mapping[str, str], command: Sequence[str], silenced: Silenced
+    given: argparse.Namespace,
+    policy: Policy,
+    addresses: Mapping[str, str],
+    command: Sequence[str],
+    *,
+    silenced: Silenced,
+    alerts: Alerts,
 ) -> int:
     """Supervise the command, and return its status or end by its signal."""
     run = given.run or discover({}, os.environ).run
@@ -206,7 +220,7 @@ def _run(
                 run, policy, given.mode, book, source,
                 launcher=launcher,
                 keep=lambda number, seen: evidence.keep(addresses, seen, kept / number, given.logs),
-                say=_say, signals=signals, tell=heartbeat.tell, silenced=silenced,
+                say=_say, signals=signals, tell=heartbeat.tell, silenced=silenced, alerts=alerts,
             ).supervise(redact(shlex.join(command)))  # fmt: skip
     finally:
         book.close()

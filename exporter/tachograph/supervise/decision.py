@@ -11,21 +11,24 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tachograph.humanize import age, count, listed, plural
-from tachograph.supervise.findings import (
+from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook
+from tachograph.supervise.memory import EVER, HOUR, NO_GAIN_COST, RunMemory
+from tachograph.supervise.policy import CHANGES, EXCLUDE_NODE, ROLLBACKS, SKIP_BATCHES, Budget, Policy, Rule
+from tachograph.supervise.run_seen import RankSeen, RunSeen
+from tachograph.supervise.triggers import (
     DEAD,
+    DIVERGING,
     EXITED,
     FAILED,
     FROZEN,
     GPU_FAULT,
     HUNG,
     LEARNING,
-    RankSeen,
+    RESTART_LOOP,
+    SILENT_CORRUPTION,
+    SLOW,
     RunFinding,
-    RunSeen,
-)
-from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook
-from tachograph.supervise.memory import EVER, HOUR, NO_GAIN_COST, RunMemory
-from tachograph.supervise.policy import CHANGES, EXCLUDE_NODE, ROLLBACKS, SKIP_BATCHES, Budget, Policy, Rule
+)  # fmt: skip
 
 DEBUGGED = "t (tracing stop)"
 """The state of a process that a debugger has stopped, in the kernel's words."""
@@ -41,6 +44,17 @@ class Hold(NamedTuple):
 SKIP_BEFORE, SKIP_FROM = 2, 8
 """Steps around the first at which the loss was in trouble: the update by a bad batch shows in the next loss, and bad
 data seldom comes alone. Each further time twice as many are left out from there on."""
+
+NOTICED_LATER = {DIVERGING: (1_500.0, 7_500.0), SILENT_CORRUPTION: (3_600.0, 3_600.0)}
+"""Trigger -> how long before its alert the trouble may have begun, for a run of fast and of slow steps: a loss that
+climbs is judged over 20 minutes or two hours (prometheus/src/loss_trend.yml); replicas are compared now and then."""
+TREND_STEP_SECONDS = 50.0
+"""Of a step, from which on a trend is judged over two hours."""
+
+AT_ONCE = {
+    GPU_FAULT: "has a broken GPU", SLOW: "holds the run up for good", SILENT_CORRUPTION: "may compute wrong numbers",
+}  # fmt: skip
+"""Triggers for which the node to blame is left out the first time, and why in words."""
 
 CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE, SILENCE = (
     "contradiction", "together", "excuse", "wait", "restarter", "scheduler", "time_left", "cool_down", "gone",
@@ -61,9 +75,9 @@ class Situation:
 
     `ended` says that the command has ended: nothing is disturbed any more by acting. `is_there` says whether a rank's
     process is there as the kernel has it, None where that is not known. `newest` returns the newest checkpoint from
-    before a step that the run can be restarted from, `gained` is whether the attempt made a step that no earlier one
-    had made, `silence` what a maintenance silence holds back. `outlook` asks the scheduler of a next attempt without
-    some nodes.
+    before a step and a time of the day that the run can be restarted from, `gained` is whether the attempt made a step
+    that no earlier one had made, `gained_at` when it last did, `silence` what a maintenance silence holds back,
+    `step_seconds` how long a step takes. `outlook` asks the scheduler of a next attempt without some nodes.
     """
 
     finding: RunFinding
@@ -73,15 +87,26 @@ class Situation:
     ended: bool
     steps_moved: bool
     is_there: Callable[[RankSeen], bool | None]
-    newest: Callable[[int | None], Restorable]
+    newest: Callable[[int | None, float | None], Restorable]
     gained: bool
     outlook: Callable[[Collection[str]], Outlook]
     silence: Hold | None = None
+    step_seconds: float | None = None
+    gained_at: float | None = None
 
     @cached_property
     def restorable(self) -> Restorable:
         """The newest checkpoint from before the fault that the run can be restarted from."""
-        return self.newest(None if self.trouble is None else self.trouble[0] + 1)
+        return self.newest(None if self.trouble is None else self.trouble[0] + 1, self.saved_before)
+
+    @property
+    def saved_before(self) -> float | None:
+        """The time of the day from which on what was saved may be in trouble, by when an alert began; None if never."""
+        finding = self.finding
+        if finding.since is None or finding.trigger not in NOTICED_LATER:
+            return None
+        is_slow = self.step_seconds is None or self.step_seconds > TREND_STEP_SECONDS
+        return finding.since - NOTICED_LATER[finding.trigger][is_slow]
 
     @property
     def trouble(self) -> tuple[int, int] | None:
@@ -146,6 +171,8 @@ def _contradiction(situation: Situation) -> str:
             return "the exporter says that the run hangs, and its ranks have made steps since"
         if run.seconds_without_step is not None and run.seconds_without_step <= run.hang_limit:
             return "the exporter says that the run hangs, and that its last step is within the limit"
+    if finding.trigger == RESTART_LOOP and (situation.gained_at or 0.0) > (finding.since or 0.0):
+        return "Alertmanager says that the run restarts in vain, and it has made new steps since"
     if finding.trigger == EXITED and run.ranks and all(rank.state == "finished" for rank in run.ranks):
         return "the command failed, and all ranks had finished: what failed came after the training"
     return ""
@@ -167,10 +194,15 @@ def _excuse(situation: Situation, policy: Policy) -> str:
     return ""
 
 
-def decide(  # noqa: PLR0911 - a ladder
+def decide(situation: Situation, policy: Policy, rule: Rule, memory: RunMemory) -> Decision:
+    """Return the first action of the ladder that is within its budget, or the end of the ladder."""
+    decision = _rung(situation, policy, rule, memory)
+    return replace(decision, needs_person=decision.needs_person or decision.action in rule.asked)
+
+
+def _rung(  # noqa: PLR0911 - a ladder
     situation: Situation, policy: Policy, rule: Rule, memory: RunMemory
 ) -> Decision:
-    """Return the first action of the ladder that is within its budget, or the end of the ladder."""
     finding = situation.finding
     repeated = memory.repeats(finding)
     no_exclusion = ""
@@ -219,7 +251,9 @@ def decide(  # noqa: PLR0911 - a ladder
 def _exclusion(situation: Situation, rule: Rule, memory: RunMemory) -> Decision | str:
     """Return the decision to leave out the nodes that are to blame, or why not; empty if none is to be."""
     finding, nodes, budget = situation.finding, situation.finding.nodes, rule.restarts.get(EXCLUDE_NODE)
-    if budget is None or not nodes or not (finding.trigger == GPU_FAULT or memory.nodes.failed_before(nodes)):
+    if budget is not None and not nodes and finding.trigger in AT_ONCE:
+        return "no node is to blame" if any(rank.node for rank in situation.run.ranks) else "the run is on one node"
+    if budget is None or not nodes or not (finding.trigger in AT_ONCE or memory.nodes.failed_before(nodes)):
         return ""
     outlook = situation.outlook({*memory.nodes.left_out, *nodes})
     if outlook.where == NOWHERE:
@@ -230,7 +264,7 @@ def _exclusion(situation: Situation, rule: Rule, memory: RunMemory) -> Decision 
     if many := memory.nodes.too_many(nodes, outlook.size, situation.now):
         why = f"{many}, and the program, the network or the storage is likelier to be the cause; if not, {then}"
     else:
-        why = f"{listed(nodes)} {'has a broken GPU' if finding.trigger == GPU_FAULT else 'failed before'}; {then}"
+        why = f"{listed(nodes)} {AT_ONCE.get(finding.trigger, 'failed before')}; {then}"
     return _from_checkpoint(situation, Decision(EXCLUDE_NODE, why, 1, needs_person=bool(many)))
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from tachograph.supervise.decision import Decision, Situation
 from tachograph.supervise.evidence import NOT_KEPT
-from tachograph.supervise.findings import RunSeen
 from tachograph.supervise.journal import INTENT, OUTCOME
 from tachograph.supervise.ledger import Ledger, restart_facts
 from tachograph.supervise.policy import KEEP_EVIDENCE, LEAVE, NOTIFY, Rule
+from tachograph.supervise.run_seen import RunSeen
 from tachograph.supervise.training import AttemptEnd, RunningAttempt
+from tachograph.supervise.triggers import words
 
 DONE, NOT_DONE, UNKILLABLE = "done", "not done", "processes are left that cannot be killed"
 """What comes of carrying a decision out."""
@@ -77,5 +78,4 @@ class Deeds:
 
 def _notice(situation: Situation, decision: Decision) -> str:
     remedy = f" What usually helps: {situation.finding.remedy}" if situation.finding.remedy else ""
-    action = decision.action.replace("_", " ")
-    return f"{situation.finding.text} To be done: {action}, {decision.why}.{remedy}"
+    return f"{situation.finding.text} To be done: {words(decision.action)}, {decision.why}.{remedy}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tachograph.own_process import own_process
-from tachograph.supervise.findings import RunSeen
+from tachograph.supervise.run_seen import RunSeen
 
 SECONDS = 20.0
 MOST_KEPT = 20

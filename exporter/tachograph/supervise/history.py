@@ -22,6 +22,7 @@ from tachograph.supervise.journal import (
 )
 from tachograph.supervise.memory import EVER, FINISHED, HOUR, remember
 from tachograph.supervise.totals import ASKED, DECIDED, HELD, WOULD, JournalTotals
+from tachograph.supervise.triggers import words
 
 OUTCOMES = {WOULD: "would", ASKED: "asked to", DECIDED: "decided to", HELD: "held back"}
 
@@ -72,7 +73,7 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
             back = (
                 "" if entry["resume_step"] is None else f", from the checkpoint of step {count(entry['resume_step'])}"
             )
-            why = f", after {_words(entry['reason'])}{back}" if entry["reason"] else ""
+            why = f", after {words(entry['reason'])}{back}" if entry["reason"] else ""
             yield entry, f"attempt {entry['attempt']}", f"begins{why}"
         elif kind == DECISION:
             yield entry, OUTCOMES.get(entry["outcome"], str(entry["outcome"])), _decision(entry)
@@ -80,10 +81,10 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
             yield (
                 entry,
                 "done" if entry["ok"] else "not done",
-                f"{_words(entry['action'])}: {entry['text']} ({entry['id']})",
+                f"{words(entry['action'])}: {entry['text']} ({entry['id']})",
             )
         elif kind == INTENT and (entry["id"], entry["action"]) in undone:
-            yield entry, "under way", f"{_words(entry['action'])} ({entry['id']})"
+            yield entry, "under way", f"{words(entry['action'])} ({entry['id']})"
         elif kind == ENDED:
             step = "" if entry["step"] is None else f" at step {count(entry['step'])}"
             yield entry, entry["how"], f"the attempt ended{step}: {entry['why']}"
@@ -91,7 +92,7 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
             lost = f", and {plural(entry['lost_steps'], 'step')} were made again" if entry["lost_steps"] else ""
             yield entry, "recovered", f"attempt {entry['attempt']} makes steps {age(entry['seconds'])} later{lost}"
         elif kind == JUDGED:
-            yield entry, entry["verdict"], f"to {_words(entry['action'])}: {entry['why']} ({entry['id']})"
+            yield entry, entry["verdict"], f"to {words(entry['action'])}: {entry['why']} ({entry['id']})"
         elif kind == BLIND:
             yield entry, "blind" if not entry["over"] else "sees again", entry["why"]
         elif kind == IGNORED:
@@ -102,11 +103,7 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Entry, str, str]]:
 
 def _decision(entry: Entry) -> str:
     ranks = f", rank {listed(list(map(str, entry['ranks'])))}" if entry["ranks"] else ""
-    found = f"{_words(entry['trigger'])}{ranks}"
+    found = f"{words(entry['trigger'])}{ranks}"
     if entry["outcome"] == HELD:
         return f"{found}: {entry['why']} ({entry['id']})"
-    return f"{_words(entry['action'])}, as {found}: {entry['text']} {entry['why'].capitalize()}. ({entry['id']})"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+    return f"{words(entry['action'])}, as {found}: {entry['text']} {entry['why'].capitalize()}. ({entry['id']})"

@@ -14,9 +14,9 @@ from pathlib import Path
 from tachograph.humanize import count
 from tachograph.own_process import own_process
 from tachograph.supervise.decision import Restorable
-from tachograph.supervise.findings import CheckpointSeen, RunSeen
 from tachograph.supervise.journal import CHECKPOINT
 from tachograph.supervise.ledger import Ledger
+from tachograph.supervise.run_seen import CheckpointSeen, RunSeen
 
 CHECK_SECONDS, CHECKSUMS_SECONDS = 20.0, 15.0
 """For all that is looked at before a restart; of that, for reading a checkpoint back."""
@@ -53,8 +53,11 @@ class KnownCheckpoints:
                 self._unlisted[one.step] = one.path
         self._list()
 
-    def newest(self, before: int | None) -> Restorable:
-        """Return the newest from before a step that is good and as it was saved; takes at most 20 s."""
+    def newest(self, before: int | None, saved_before: float | None = None) -> Restorable:
+        """Return the newest from before a step, and from before a time of the day, that is good and as it was saved.
+
+        Takes at most 20 s.
+        """
         deadline = time.monotonic() + CHECK_SECONDS
         while self._list(deadline):
             pass
@@ -62,6 +65,8 @@ class KnownCheckpoints:
         for step, known in sorted(self._ledger.memory.checkpoints.by_step.items(), reverse=True):
             if known["suspect"] or (before is not None and step >= before):
                 fault = "it was saved once the loss had spiked or was not finite"
+            elif saved_before is not None and known["saved"] >= saved_before:
+                fault = "it may have been saved once the trouble had begun"
             else:
                 fault = self._fault(step, known["path"], deadline)
             if not fault:

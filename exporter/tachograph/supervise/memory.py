@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tachograph.supervise.checkpoint_memory import CheckpointMemory
-from tachograph.supervise.findings import RunFinding
 from tachograph.supervise.journal import (
     ATTEMPT,
     DECISION,
@@ -26,6 +25,7 @@ from tachograph.supervise.node_memory import NodeMemory
 from tachograph.supervise.plan_memory import PlanMemory
 from tachograph.supervise.policy import EXCLUDE_NODE, LEAVE, RESTARTS, Budget
 from tachograph.supervise.totals import DECIDED, HELD, JournalTotals
+from tachograph.supervise.triggers import RunFinding
 
 FINISHED, EXTERNAL, FAILED, STOPPED, LOST = "finished", "external", "failed", "stopped", "lost"
 """How an attempt ended: well, by a person or a scheduler, by itself, by the policy, or with its supervisor."""

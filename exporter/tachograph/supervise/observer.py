@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from tachograph.process_tree import below, started_at
 from tachograph.supervise.decision import Hold, Situation
-from tachograph.supervise.findings import RankSeen, RunFinding, RunSeen, Unknown
 from tachograph.supervise.known_checkpoints import KnownCheckpoints
 from tachograph.supervise.launcher import Launcher
+from tachograph.supervise.run_seen import AlertSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.training import RunningAttempt
+from tachograph.supervise.triggers import RunFinding
 
 
 class Clocks:
@@ -44,30 +46,72 @@ def never_silenced(_: RunFinding, __: RunSeen, ___: bool) -> None:
     """Hold nothing back: no Alertmanager is asked."""
 
 
+Alerts = Callable[[RunSeen], Sequence[AlertSeen] | None]
+"""Returns the active alerts of a run, of whichever attempt, None if they are not known."""
+
+
+def no_alerts(_: RunSeen) -> None:
+    """Know of none: no Alertmanager is asked."""
+
+
+ATTEMPT_SECONDS = 60.0
+"""After an attempt has begun, from when an alert is of it: before, it may be about the one that ended, as its metrics
+are read and its rule is evaluated every few seconds, or the clocks of two machines differ."""
+
+
+class OwnProcess(NamedTuple):
+    """A rank's process: its number as the exporter shows it, its number here, and when it began; see `started_at`."""
+
+    shown: str
+    pid: int
+    started: str
+
+
+NO_PROCESS = OwnProcess("", 0, "")
+
+
 class RunObserver:
     """Looks at one run, attempt after attempt; `seen` is what was last noted of this one."""
 
     def __init__(
-        self, source: RunWatch, clock: Clocks, known: KnownCheckpoints, silenced: Silenced, launcher: Launcher
+        self,
+        source: RunWatch,
+        clock: Clocks,
+        known: KnownCheckpoints,
+        launcher: Launcher,
+        *,
+        silenced: Silenced,
+        alerts: Alerts,
     ) -> None:
         self._source, self._clock, self.silenced, self._launcher = source, clock, silenced, launcher
-        self._known = known
+        self._known, self._alerts = known, alerts
         self.seen: RunSeen | None = None
         self.first_step: int | None = None
         """The step at which this attempt was first seen."""
         self._best_before: int | None = None
-        self._began = 0.0
-        self._processes: dict[int, tuple[int, str]] = {}
+        self._furthest: int | None = None
+        self._gained_at: float | None = None
+        self._first_at = self._began = self._began_at = 0.0
+        self._processes: dict[int, OwnProcess] = {}
 
     def begin(self, best_step: int | None) -> None:
         """Note that an attempt begins, after others that came to this step."""
         self._source.begin()
         self.seen, self._best_before, self._processes = None, best_step, {}
         self.first_step = None
-        self._began = self._clock.monotonic()
+        self._furthest, self._gained_at = best_step, None
+        self._began, self._began_at = self._clock.monotonic(), self._clock.now()
 
     def look(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return what is known of this attempt now."""
+        seen = self._of_nodes(training)
+        if isinstance(seen, Unknown) or (alerts := self._alerts(seen)) is None:
+            return seen
+        since = self._began_at + ATTEMPT_SECONDS
+        return replace(seen, alerts=tuple(alert for alert in alerts if alert.starts >= since))
+
+    def _of_nodes(self, training: RunningAttempt) -> RunSeen | Unknown:
+        """Return what the exporters of its nodes conclude."""
         seen = self._source.look(self._clock.monotonic() - self._began)
         if isinstance(seen, Unknown):
             return seen
@@ -75,14 +119,15 @@ class RunObserver:
             return _of_job(seen, training.job)
         self._remember_processes(training, seen)
         for rank in seen.ranks:
-            if rank.pid and str(self._processes.get(rank.rank, (0, ""))[0]) != rank.pid:
+            if rank.pid and self._processes.get(rank.rank, NO_PROCESS).shown != rank.pid:
                 return Unknown(
                     f"rank {rank.rank} of run {seen.name} is process {rank.pid}, which this command has not started: "
-                    "another run has the same name, or the exporter numbers the processes of this container differently"
+                    "another run has the same name, or the exporter cannot see the processes of this container"
                 )
         if training.pid and not self._processes and not training.has_ended():
             return Unknown(f"no rank of run {seen.name} has been seen to be a process of this command")
-        return seen
+        ours = [replace(rank, pid=str(self._processes[rank.rank].pid)) if rank.pid else rank for rank in seen.ranks]
+        return replace(seen, ranks=tuple(ours))
 
     def look_for_news(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return the same, unless it is what was noted last."""
@@ -94,7 +139,10 @@ class RunObserver:
     def note(self, seen: RunSeen) -> bool:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
-        self.first_step = seen.step if self.first_step is None else self.first_step
+        if self.first_step is None:
+            self.first_step, self._first_at = seen.step, self._clock.monotonic()
+        if seen.step is not None and (self._furthest is None or seen.step > self._furthest):
+            self._furthest, self._gained_at = seen.step, self._clock.now()
         self._known.note(seen)
         return before is not None and (before.step or 0) < (seen.step or 0)
 
@@ -115,22 +163,43 @@ class RunObserver:
             gained=furthest is not None and (best is None or furthest > best),
             outlook=self._launcher.outlook,
             silence=self.silenced(finding, seen, ended),
+            step_seconds=self._step_seconds(seen),
+            gained_at=self._gained_at,
         )
+
+    def _step_seconds(self, seen: RunSeen) -> float | None:
+        """Return how long a step of this attempt has taken, None while it has made none."""
+        made = 0 if seen.step is None or self.first_step is None else seen.step - self.first_step
+        return (self._clock.monotonic() - self._first_at) / made if made > 0 else None
 
     def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:
         """Note which process each rank is, among those that the command started."""
-        new = {
-            rank.rank: int(rank.pid)
-            for rank in seen.ranks
-            if rank.pid.isdecimal() and self._processes.get(rank.rank, (0, ""))[0] != int(rank.pid)
-        }
+        new = [
+            rank for rank in seen.ranks
+            if rank.pid.isdecimal() and self._processes.get(rank.rank, NO_PROCESS).shown != rank.pid
+        ]  # fmt: skip
         if new and training.pid:
             ours = {training.pid, *below(training.pid)}
-            self._processes.update({rank: (pid, started_at(pid)) for rank, pid in new.items() if pid in ours})
+            for rank in new:
+                if (known := _own_process(rank, ours)) is not None:
+                    self._processes[rank.rank] = known
 
     def _is_there(self, rank: RankSeen) -> bool | None:
-        pid, started = self._processes.get(rank.rank, (0, ""))
-        return started_at(pid) == started if started else None
+        known = self._processes.get(rank.rank, NO_PROCESS)
+        return started_at(known.pid) == known.started if known.started else None
+
+
+def _own_process(rank: RankSeen, ours: Collection[int]) -> OwnProcess | None:
+    """Return which of our processes a rank is: the exporter numbers it as the node does, or it is in a container.
+
+    Numbers in containers are small, and the same in many: when the process began tells them apart.
+    """
+    for number in (rank.pid, rank.own_pid):
+        if number.isdecimal() and int(number) in ours:
+            started = started_at(int(number))
+            if rank.process_started in ("", started) and (rank.process_started or number == rank.pid):
+                return OwnProcess(rank.pid, int(number), started)
+    return None
 
 
 def _of_job(seen: RunSeen, job: str) -> RunSeen | Unknown:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tachograph.humanize import count, plural
-from tachograph.supervise.findings import RunSeen
 from tachograph.supervise.plan import AttemptPlan
+from tachograph.supervise.run_seen import RunSeen
 
 TOLERANCE = 2
 """Of a first step: loops count from the last step or from the next one, and a frame may be made amid a step."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tachograph import duration
 from tachograph.catalog.rank import PAUSES
 from tachograph.humanize import suggestion
-from tachograph.supervise.findings import TRIGGERS
+from tachograph.supervise.triggers import TRIGGERS
 from tachograph.yaml_file import YamlFileError, composed
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Budget:
 class Rule:
     """The actions for a trigger that has lasted for `wait` seconds, `cool_down` seconds after a restart at least.
 
-    `first` is done each time; then the first of `restarts` within its budget, else `end`.
+    `first` is done each time; then the first of `restarts` within its budget, else `end`. A person is asked before
+    those that are `asked`, whatever the mode.
     """
 
     wait: float
@@ -67,6 +68,7 @@ class Rule:
     first: tuple[str, ...]
     restarts: Mapping[str, Budget]
     end: str
+    asked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,14 @@ def read(path: Path) -> Policy:
     return policy
 
 
+class _Rung(NamedTuple):
+    """An action of a ladder, its budget, and whether a person is asked before it."""
+
+    action: str
+    budget: Budget | None
+    asked: bool
+
+
 class _Reader:
     """Reads the nodes of one file, and collects what is wrong with them."""
 
@@ -112,7 +122,7 @@ class _Reader:
             self._fault(root, "restarts is missing: the budget of all restarts together, {per_hour: 3, per_run: 10}")
         phases = self._mapping(parts["excuses"], "excuses", PAUSES) if "excuses" in parts else {}
         excuses = {phase: self._seconds(node, f"excuses.{phase}") for phase, node in phases.items()}
-        triggers = self._mapping(parts["triggers"], "triggers", tuple(TRIGGERS)) if "triggers" in parts else {}
+        triggers = self._mapping(parts["triggers"], "triggers", TRIGGERS) if "triggers" in parts else {}
         if not triggers and not self.faults:
             self._fault(root, "triggers is missing or empty: nothing would ever be done")
         rules = {name: rule for name, node in triggers.items() if (rule := self._rule(node, f"triggers.{name}"))}
@@ -139,44 +149,55 @@ class _Reader:
             self._fault(
                 parts["ladder"], f"{name}.ladder: has no end: its last action must be stop or leave, not {rungs[-1][0]}"
             )
-        for place, (action, _) in enumerate(rungs):
+        for place, (action, *_) in enumerate(rungs):
             if action in ENDS and place < len(rungs) - 1:
                 self._fault(parts["ladder"], f"{name}.ladder: nothing after {action} is ever reached")
                 break
-            if action in FIRST and any(before not in FIRST for before, _ in rungs[:place]):
+            if action in FIRST and any(before not in FIRST for before, *_ in rungs[:place]):
                 self._fault(parts["ladder"], f"{name}.ladder: {action} is done each time: put it first")
-        names = [action for action, _ in rungs]
+        names = [one.action for one in rungs]
         for twice in sorted({action for action in names if names.count(action) > 1}):
             self._fault(parts["ladder"], f"{name}.ladder: {twice} is there twice: its budget says how often")
-        restarts = {action: budget for action, budget in rungs if budget is not None}
-        return Rule(wait, cool_down, tuple(action for action in names if action in FIRST), restarts, names[-1])
+        restarts = {one.action: one.budget for one in rungs if one.budget is not None}
+        asked = frozenset(one.action for one in rungs if one.asked)
+        return Rule(wait, cool_down, tuple(action for action in names if action in FIRST), restarts, names[-1], asked)
 
-    def _rungs(self, node: yaml.Node, name: str) -> Iterator[tuple[str, Budget | None]]:
+    def _rungs(self, node: yaml.Node, name: str) -> Iterator[_Rung]:
         import yaml
 
         if not isinstance(node, yaml.SequenceNode) or not node.value:
             self._fault(node, f"{name}: expected a list of actions: {', '.join(ACTIONS)}")
             return
         for each in node.value:
-            budget = None
+            budget, asked = None, False
             action = _text(each)
             if isinstance(each, yaml.MappingNode) and len(each.value) == 1:
                 key, value = each.value[0]
                 action = _text(key)
+                asked = self._asked(value, f"{name}: {action}")
                 if action in RESTARTS:
-                    budget = self._budget(value, f"{name}: {action}") or Budget(0, 0)
-                elif action in ACTIONS:
+                    budget = self._budget(value, f"{name}: {action}", "ask") or Budget(0, 0)
+                elif action in ACTIONS and not (action == STOP and asked and len(value.value) == 1):
                     self._fault(each, f"{name}: {action} takes no budget")
             elif action in RESTARTS:
                 self._fault(each, f"{name}: {action} is unbounded: write {action}: {{per_hour: 2, per_run: 4}}")
                 budget = Budget(0, 0)
             if action in ACTIONS:
-                yield action, budget
+                yield _Rung(action, budget, asked)
             else:
                 self._fault(each, f"{name}: {action!r} is not an action: {suggestion(action, ACTIONS)}")
 
-    def _budget(self, node: yaml.Node, name: str) -> Budget | None:
-        parts = self._mapping(node, name, ("per_hour", "per_run"))
+    def _asked(self, node: yaml.Node, name: str) -> bool:
+        """Return whether a person is asked before an action: `ask: true` beside its budget."""
+        pairs = node.value if isinstance(node.value, list) else []
+        given = [pair[1] for pair in pairs if isinstance(pair, tuple) and _text(pair[0]) == "ask"]
+        for value in given:
+            if _text(value) not in ("true", "false"):
+                self._fault(value, f"{name}.ask: must be true or false, not {_text(value)!r:.40}")
+        return any(_text(value) == "true" for value in given)
+
+    def _budget(self, node: yaml.Node, name: str, *also: str) -> Budget | None:
+        parts = self._mapping(node, name, ("per_hour", "per_run", *also))
         found = {}
         for part, most in (("per_hour", MOST_PER_HOUR), ("per_run", MOST_PER_RUN)):
             if part not in parts:

@@ -8,8 +8,13 @@ import signal
 from collections.abc import Sequence
 from typing import Protocol
 
+from tachograph.supervise.training import RunningAttempt
+
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that the training gets, too: its own session gets none from the terminal."""
+
+ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+"""Those of them that end the run."""
 
 
 class Readable(Protocol):
@@ -47,3 +52,28 @@ class Signals:
         if self._read not in ready:
             return []
         return [number for number in os.read(self._read, 1024) if number in PASSED_ON]
+
+
+class EndSignals:
+    """The signals that came for this attempt and end the run: `told`, in their order."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self.told: list[int] = []
+
+    def begin(self) -> None:
+        """Forget those of the attempt before."""
+        self.told = []
+
+    def came_within(self, seconds: float) -> bool:
+        """Wait so long without a training, and return whether one has come."""
+        arrived = self._signals.wait([], max(seconds, 0.0))
+        self.told += [number for number in arrived if number in ENDING]
+        return bool(self.told)
+
+    def pass_on(self, training: RunningAttempt, seconds: float, *, wake: bool = False) -> None:
+        """Wait so long, and pass on to a training what comes; with `wake` until it has ended at most."""
+        for number in self._signals.wait([training] if wake else [], seconds):
+            if number in ENDING:
+                self.told.append(number)
+            training.send_signal(number)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,8 +15,10 @@ from tachograph.printable import printable
 from tachograph.redact import redact
 from tachograph.server_address import DEFAULT_PORT
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
+from tachograph.supervise.asked_beside import AskedBeside
 from tachograph.supervise.decision import SILENCE, WAIT, Hold
-from tachograph.supervise.findings import ALERTS, RunFinding, RunSeen
+from tachograph.supervise.run_seen import RunSeen
+from tachograph.supervise.triggers import ALERTS, RunFinding
 
 FRESH_SECONDS, KNOWN_SECONDS = 10.0, 60.0
 """Age of an answer from which it is asked again, and up to which it counts."""
@@ -39,66 +40,49 @@ class MaintenanceSilences:
     """The silences of the Alertmanager at an address; raises AlertmanagerError where that is none."""
 
     def __init__(self, address: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._silences, self._say, self._clock = Silences(address), say, clock
-        self._answer: tuple[float, Sequence[Silence]] | None = None
-        self._error = ""
-        self._question: threading.Thread | None = None
-        self._asked = 0.0
-        self._ask()  # so that an address which is wrong is said before the first night
+        self._clock = clock
+        self._silences: AskedBeside[Sequence[Silence]] = AskedBeside(
+            "silences", Silences(address).current, clock,
+            lambda error: say(f"{error}. Nothing is done about what is found until it answers"),
+        )  # fmt: skip
+        self._silences.ask()  # so that an address which is wrong is said before the first night
 
     def hold(self, finding: RunFinding, seen: RunSeen, wait: bool) -> Hold | None:
         """Return what holds back an action, None if nothing does; `wait` for an answer of now, a few seconds."""
-        if self._age() > FRESH_SECONDS:
-            self._ask()
-            if wait and self._question is not None:
-                self._question.join(WAIT_SECONDS)
-        answer = self._answer
-        if answer is None or self._age() > KNOWN_SECONDS:
-            if self._error or wait or self._clock() - self._asked > PATIENCE_SECONDS:
-                why = self._error or "it has not answered in time"
+        asked = self._silences
+        if asked.age() > FRESH_SECONDS:
+            asked.ask(WAIT_SECONDS if wait else 0.0)
+        answer = asked.answer
+        if answer is None or asked.age() > KNOWN_SECONDS:
+            if asked.error or wait or self._clock() - asked.asked > PATIENCE_SECONDS:
+                why = asked.error or "it has not answered in time"
                 return Hold(SILENCE, f"whether a silence covers it is not known: {why}")
             return Hold(WAIT, "Alertmanager is being asked for silences")
         labels = labels_of(finding, seen)
-        found = next((one for one in answer[1] if one.state == "active" and covers(one, labels)), None)
+        found = next((one for one in answer.content if one.state == "active" and covers(one, labels)), None)
         if found is None:
             return None
         until = f"{found.ends:%Y-%m-%d %H:%M} UTC"
         text = f"a silence of {found.by} covers it until {until}: {redact(found.why)[:100]} ({found.id})"
         return Hold(SILENCE, printable(text))
 
-    def _age(self) -> float:
-        """Return how old the last answer is."""
-        return float("inf") if self._answer is None else self._clock() - self._answer[0]
 
-    def _ask(self) -> None:
-        if self._question is None or not self._question.is_alive():
-            self._asked = self._clock()
-            self._question = threading.Thread(target=self._take, name="silences", daemon=True)
-            self._question.start()
-
-    def _take(self) -> None:
-        asked = self._clock()
-        try:
-            self._answer = asked, self._silences.current()
-        except Exception as error:  # noqa: BLE001 - whatever it is, silences are not known, and that must be said
-            if not self._error:
-                self._say(f"{error}. Nothing is done about what is found until it answers")
-            self._error = str(error) or type(error).__name__
-        else:
-            self._error = ""
+def hosts_of(seen: RunSeen) -> list[str]:
+    """Return the names of the nodes that show a run, and of this one, as an alert may have them."""
+    of_ranks = [rank.node for rank in seen.ranks]
+    hosts = dict.fromkeys(name for name in (seen.node, *of_ranks, socket.gethostname()) if name)
+    return [*hosts, *dict.fromkeys(name.partition(".")[0] for name in hosts)]
 
 
 def labels_of(finding: RunFinding, seen: RunSeen) -> Mapping[str, Sequence[str]]:
     """Return the labels that the alerts of a finding have, as far as they are known here, each with what it may be."""
-    of_ranks = [rank.node for rank in seen.ranks]
-    hosts = dict.fromkeys(name for name in (seen.node, *of_ranks, socket.gethostname()) if name)
-    nodes = [*hosts, *dict.fromkeys(name.partition(".")[0] for name in hosts)]
+    nodes = hosts_of(seen)
     labels: dict[str, Sequence[str]] = {
         "run": [seen.name], "rank": [str(rank) for rank in finding.ranks], "component": [COMPONENT], "node": nodes,
         "instance": [*nodes, *(f"{node}:{DEFAULT_PORT}" for node in nodes)],
     }  # fmt: skip
     if finding.trigger in ALERTS:
-        labels["alertname"] = [ALERTS[finding.trigger]]
+        labels["alertname"] = ALERTS[finding.trigger]
     return labels
 
 

@@ -17,13 +17,14 @@ from typing import NamedTuple
 from tachograph.findings.kinds import ALIVE, LEARNING, PROGRESS, STARTED, kind_of
 from tachograph.http_client import HttpError, HttpResponse
 from tachograph.supervise import policy
-from tachograph.supervise.findings import FindingSource, RunSeen, Unknown
+from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.hindsight import RIGHT, UNKNOWN, WRONG
 from tachograph.supervise.journal import DECISION, JUDGED, Entry, Journal
 from tachograph.supervise.launcher import ChildCommand
 from tachograph.supervise.ledger import SHADOW
 from tachograph.supervise.observer import Clocks
 from tachograph.supervise.policy import LEAVE
+from tachograph.supervise.run_seen import RunSeen, Unknown
 from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.totals import WOULD
 from tachograph.supervise.training import AttemptEnd

@@ -37,7 +37,9 @@ class RankJudgement:
     """A rank; None is what is not known. Times are in seconds, `step_seconds`, wait and lag per ordinary step.
 
     `marks` say what is wrong with it, in the words of `tachograph top`. `mean_lag_seconds` is over all its steps.
-    `message` and `notices` are withheld where the reader may not see them. `where` is the line at which it stands
+    `pid` is its process as the node numbers it, `own_pid` as it does itself, in a container; `process_started` is when
+    that began, in clock ticks since boot: together they name it in either. `message` and `notices` are withheld where
+    the reader may not see them. `where` is the line at which it stands
     still, `process` the state of one that is frozen. `data_seconds` is its wait for data per step, `data_workers` the
     number of its loader's processes. `lost` is whether its last loss was NaN or infinite, also of one that has
     ended, `nonfinite_step` the first step at which it was, `lost_first` whether it may have been before all others;
@@ -56,6 +58,8 @@ class RankJudgement:
     phase: str
     phase_seconds: float | None
     pid: str
+    own_pid: str
+    process_started: str
     job_id: str
     where: str
     process: str
@@ -295,6 +299,8 @@ class _Run:
                 phase="" if rank.outcome else rank.phase or "",
                 phase_seconds=rank.phase_seconds(self.now),
                 pid="" if rank.outcome else rank.pid,
+                own_pid="" if rank.outcome else rank.own_pid,
+                process_started="" if rank.outcome else rank.process_started,
                 job_id=rank.job[_JOB_ID],
                 where="" if rank.outcome else rank.where,
                 process=rank.process_state if self.states[rank] == "frozen" else "",

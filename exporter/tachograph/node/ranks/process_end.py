@@ -28,7 +28,7 @@ from typing import TypeAlias
 from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
 from tachograph.node.descriptors import may_be_rank
-from tachograph.node.process_status import PROC, process_status
+from tachograph.node.process_status import PROC, numbers, process_status
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 
@@ -86,7 +86,7 @@ class PeerProcess:
         """
         if sock is None or not peer.pid:  # of another pid namespace
             return None
-        if own_pid and own_pid not in _numbers(peer.pid, proc):
+        if own_pid and own_pid not in (peer.pid, *numbers(peer.pid, proc)):
             return None
         try:
             try:
@@ -179,11 +179,6 @@ def _fields(process: Path) -> list[bytes]:
 
 def _is_over(fields: Sequence[bytes]) -> bool:
     return fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _EXITING)
-
-
-def _numbers(pid: int, proc: Path) -> list[int]:
-    """Return the pids of a process in its pid namespaces."""
-    return [pid, *map(int, process_status(pid, proc).get("NSpid", "").split())]
 
 
 class ProcessEnds:

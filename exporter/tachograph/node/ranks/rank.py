@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import MOST, Buckets, parse
+from tachograph.node.process_status import numbers
 from tachograph.node.ranks.claims import Claims
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
@@ -27,6 +28,7 @@ from tachograph.node.ranks.stack_memory import StackMemory, StuckProcess
 from tachograph.node.ranks.told_moment import ToldMoment
 from tachograph.node.ranks.unsaid import Unsaid
 from tachograph.node.samples import GpuIdentity
+from tachograph.process_tree import started_at
 from tachograph.wire import MAX_PATH_BYTES, MAX_WHERE_BYTES
 
 MAX_DEVICES_BYTES = 1024
@@ -126,6 +128,7 @@ class Rank:
         self.precision = config[0] or DEFAULT_PRECISION
         self._thread = thread
         self._process: StuckProcess | None = None
+        self.own_pid = self.process_started = ""
 
     def _start_again(self) -> None:
         self.placement = GpuPlacement()
@@ -168,8 +171,14 @@ class Rank:
         return self.named is not None
 
     def watch_process(self, memory: StackMemory | None) -> None:
-        """Look at its process where it is silent, which leaves its stacks in this memory, if there is one."""
+        """Look at its process where it is silent, which leaves its stacks in this memory, if there is one.
+
+        Note by what it is known within a container: `own_pid`, and when it began, in the kernel's ticks since boot.
+        """
         self._process = StuckProcess(self.peer.pid, self._thread, memory)
+        if self.peer.pid:
+            self.own_pid = str(next(reversed(numbers(self.peer.pid)), ""))
+            self.process_started = started_at(self.peer.pid)
 
     def look_at_process(self, now: float) -> None:
         """Look what its process does, while it is silent."""

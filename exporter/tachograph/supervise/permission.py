@@ -1,0 +1,100 @@
+"""Whether a decision may be carried out: by the mode, by the journal, and by a person where one is asked."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tachograph.supervise.decision import Decision, Situation
+from tachograph.supervise.journal import NAME, owners
+from tachograph.supervise.ledger import ASK, SHADOW, Ledger
+from tachograph.supervise.pending import PendingFinding
+from tachograph.supervise.signals import EndSignals
+from tachograph.supervise.totals import ASKED, DECIDED, WOULD
+from tachograph.supervise.triggers import OF_ALERTS, words
+
+WAIT_SECONDS = 0.5
+"""How often a confirmation is looked for."""
+CONFIRMATIONS = "confirmed"
+"""The folder in which `tachograph supervise confirm` leaves a file for each decision."""
+
+
+class Permission:
+    """Asks for it; `beat` is called while a person is waited for."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        say: Callable[[str], None],
+        now: Callable[[], float],
+        signals: EndSignals,
+        beat: Callable[[], None],
+    ) -> None:
+        self._ledger, self._say, self._now, self._signals, self._beat = ledger, say, now, signals, beat
+
+    def granted(
+        self,
+        situation: Situation,
+        decision: Decision,
+        pending: PendingFinding,
+        *,
+        renew: Callable[[], Decision],
+        wait: float = 0.0,
+    ) -> Decision | None:
+        """Return the decision if it is to be carried out now: in act mode, or once a person has confirmed it.
+
+        A run of which alerts tell goes on meanwhile, and saves: `renew` returns what would be decided now. `wait` is
+        for how many seconds to wait for a person here.
+        """
+        mode = self._ledger.mode
+        if situation.silence is not None:  # made while a restart waited for its cool-down
+            self._ledger.hold(situation, *situation.silence)
+            return None
+        if mode == SHADOW:
+            if not pending.is_done:
+                pending.is_done = True
+                self._ledger.decided(situation, decision, WOULD)
+                self._say(
+                    f"would {words(decision.action)} (shadow mode: nothing is done): {decision.why}. "
+                    f"{situation.finding.text}"
+                )
+            return None
+        if mode == ASK or decision.needs_person:
+            if not self._agreed(situation, decision, pending, wait):
+                return None
+            if situation.finding.trigger in OF_ALERTS and (now := renew()).action == decision.action:
+                decision = now
+        pending.number = self._ledger.decided(situation, decision, DECIDED, number=pending.number)
+        return decision if self._ledger.mode == mode else None  # None: the journal has failed, and it is not on disk
+
+    def _agreed(self, situation: Situation, decision: Decision, pending: PendingFinding, wait: float) -> bool:
+        """Return whether a person has confirmed a decision, who is asked at first."""
+        folder = self._ledger.folder
+        if not pending.number:
+            pending.decision = decision
+            pending.number = self._ledger.decided(situation, decision, ASKED)
+            with suppress(OSError):  # ours, so that an answer of root's is seen
+                (folder / CONFIRMATIONS).mkdir(mode=0o700, exist_ok=True)
+            if self._ledger.mode == SHADOW:  # the question is not on disk, so nobody can confirm it
+                return False
+            self._say(
+                f"{situation.finding.text} To {words(decision.action)}, {decision.why}, confirm with: "
+                f"tachograph supervise confirm {pending.number} --state {folder.absolute()}"
+            )
+        answer = folder / CONFIRMATIONS / pending.number
+        deadline = self._now() + wait
+        while not self._is_confirmed(answer):
+            self._beat()
+            if self._now() >= deadline or self._signals.came_within(WAIT_SECONDS):
+                return False
+        return True
+
+    def _is_confirmed(self, answer: Path) -> bool:
+        """Return whether a confirmation is there: a file of root's or of the journal's owner, in whosever folder."""
+        try:
+            found = answer.lstat()
+            return stat.S_ISREG(found.st_mode) and found.st_uid in owners(self._ledger.folder / NAME)
+        except OSError:
+            return False
