@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.logs.scan import Context
+from tachograph.logs.sightings import Context
 
 _RANK = re.compile(
     r"(?<![A-Za-z])(?<!local[_-])(?<!lora[_-])(?<!low[_-])(?<!node[_-])(?:global[_-]?)?(?:rank|task|proc|process)[-_.=]?(\d{1,6})(?!\d)",

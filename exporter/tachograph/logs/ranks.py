@@ -5,8 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from tachograph.logs.line import LogLine
 from tachograph.logs.nccl import NcclFacts
-from tachograph.logs.scan import Context, Key, Sighting
+from tachograph.logs.sightings import Context, Key, Sighting
+
+
+class NamedRanks:
+    """Those that the lines of one stream name: ranks, local ones, nodes, and which of them go together."""
+
+    def __init__(self, node: str) -> None:
+        self.ranks: set[int] = set()
+        self.within: set[int] = set()
+        self.pairs: dict[tuple[str, int], int] = {}
+        self.nodes: set[str] = {node} if node else set()
+
+    def note(self, line: LogLine) -> None:
+        """Note of whom a line is."""
+        if line.rank is not None:
+            self.ranks.add(line.rank)
+        if line.local_rank is not None:
+            self.within.add(line.local_rank)
+            if line.rank is not None:
+                self.pairs[line.node, line.local_rank] = line.rank
+        if line.node:
+            self.nodes.add(line.node)
 
 
 class RankNames:
