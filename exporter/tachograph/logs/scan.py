@@ -23,7 +23,7 @@ from tachograph.logs.nccl import MARKS, NcclFacts
 from tachograph.logs.progress import StepsAfter, labels, step_lines
 from tachograph.logs.ranks import NamedRanks
 from tachograph.logs.record import LogRecord, read
-from tachograph.logs.sightings import Context, Key, Beside, Scanned, Sightings, is_failure
+from tachograph.logs.sightings import Beside, Context, Key, Scanned, Sightings, is_failure
 from tachograph.logs.times import LineTimes
 from tachograph.logs.tracebacks import TracebackEnd, Tracebacks
 

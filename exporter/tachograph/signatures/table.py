@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.catalog.rank import FAILURE_CATEGORIES as CATEGORIES
-from tachograph.signatures.evidence import WordWeight, Scales, compiled
+from tachograph.signatures.evidence import Scales, WordWeight, compiled
 
 ROLES = ("root", "confirmation", "cascade", "advice")
 """How much a line says about the cause, the most first; a line of an earlier role is preferred whenever it came."""
