@@ -15,7 +15,9 @@ from typing import NamedTuple
 WORDED = 400
 """Letters in which the words of an error are looked for: it begins with what it is about."""
 LEAST = 2
-"""Weight that an error's words must have together: a single hint says nothing."""
+"""Weight that an exception's words must have together: a single hint says nothing."""
+LEAST_REPORTED = 3
+"""Weight that the words of a line must have that has the level of an error, and names none."""
 FRAME = 1
 """Weight of the place where an exception was raised: beside its words a hint, without any it decides."""
 _MOST = 3
@@ -23,6 +25,10 @@ _MOST = 3
 _MOST_KNOWN = 4_096
 """Texts that are known again."""
 _DIGITS = re.compile(r"(?<![a-z\d])\d+")
+_ENVIRONMENT = re.compile(
+    r"\b(?=[A-Z])(?![A-Z\d_]*(?:ERR|STATUS|FAIL|EXHAUST|EXCEED|INVALID|UNAVAIL|ABORT|RESET))[A-Z\d]+(?:_[A-Z\d]+)+\b"
+)
+"""The name of an environment variable; in small letters it is marked with a dollar."""
 _NAMED_BY_NUMBER = re.compile(
     r"errno:? ?$|os error $|rc ?[=:]? ?-?$|http error $|error code:? ?$|status(?: code)?:? ?$"
 )
@@ -44,18 +50,20 @@ class Scales:
     def __init__(self, evidence: Sequence[WordWeight]) -> None:
         self._words = [one for one in evidence if not one.frames]
         self._frames = [one for one in evidence if one.frames]
-        self._known: dict[tuple[str, str], int | None] = {}
+        self._known: dict[tuple[str, str, int], int | None] = {}
 
-    def weigh(self, message: str, frame: str = "") -> int | None:
-        """Return the row that an error's message and frame, in small letters, speak for most; None if for none."""
-        text = _DIGITS.sub(_zero, message[:WORDED])
-        if (text, frame) not in self._known:
+    def weigh(self, message: str, frame: str = "", least: int = LEAST) -> int | None:
+        """Return the row that an error's message and frame speak for most; None if for none by the `least` weight."""
+        text = _DIGITS.sub(_zero, _ENVIRONMENT.sub(r"$\g<0>", message[:WORDED]).lower())
+        frame = frame.lower()
+        key = text, frame, least
+        if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[text, frame] = self._weighed(text, frame)
-        return self._known[text, frame]
+            self._known[key] = self._weighed(text, frame, least)
+        return self._known[key]
 
-    def _weighed(self, text: str, frame: str) -> int | None:
+    def _weighed(self, text: str, frame: str, least: int) -> int | None:
         weights: Counter[int] = Counter()
         places: dict[int, int] = {}
         for one in self._words:
@@ -65,9 +73,9 @@ class Scales:
             weights[one.row] += one.weight * min(len(found), _MOST)
             if found and one.weight > 1:
                 places[one.row] = min(places.get(one.row, WORDED), *found.values())
-        if frame and (max(weights.values(), default=0) >= LEAST or not any(weights.values())):
+        if frame and (max(weights.values(), default=0) >= least or not any(weights.values())):
             weights.update({one.row: one.weight for one in self._frames if one.pattern.search(frame)})
-        elif max(weights.values(), default=0) < LEAST:
+        elif max(weights.values(), default=0) < least:
             return None
         first = min(places, key=lambda row: places[row], default=None)
         best = max(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.catalog.rank import FAILURE_CATEGORIES as CATEGORIES
-from tachograph.signatures.evidence import Scales, WordWeight, compiled
+from tachograph.signatures.evidence import LEAST, LEAST_REPORTED, Scales, WordWeight, compiled
 
 ROLES = ("root", "confirmation", "cascade", "advice")
 """How much a line says about the cause, the most first; a line of an earlier role is preferred whenever it came."""
@@ -135,7 +135,8 @@ class SignatureTable(NamedTuple):
             elif self.rows[number].matches(line, low):
                 return number
         raised = raised or bool(self.exception.search(line))
-        if (raised or self.level.search(line)) and (worded := self.scales.weigh(low, frame.lower())) is not None:
+        least = LEAST if raised else LEAST_REPORTED
+        if (raised or self.level.search(line)) and (worded := self.scales.weigh(line, frame, least)) is not None:
             return worded
         found_general = next((number for number in general if self.rows[number].matches(line, low)), None)
         return self.general[-1] if raised and found_general is None and self.general else found_general
