@@ -42,7 +42,6 @@ _PREFIXES = 100
 """Lines of them whose ranks are noted."""
 _STEP_LINES = 12
 """Lines that report steps which are kept of the first block."""
-_MAY_BE_RANK = re.compile(r"rank|[\[(<{|]|^\s*\w+:", re.IGNORECASE)
 
 
 def prepare() -> None:
@@ -116,8 +115,7 @@ class LogScan:
         self._steps = labels(lines) if self._follows else frozenset()
         self._step_lines = tuple(step_lines(block, self._low, _STEP_LINES))
         self._first = self._times.first()
-        for line in filter(_MAY_BE_RANK.search, lines[:_PREFIXES]):
-            self._named.note(self._record(line).lines[0])
+        self._named.sample(lines[:_PREFIXES], lambda line: self._record(line).lines[0])
 
     def _is_open(self) -> bool:
         """Return whether each line may belong to what has begun."""

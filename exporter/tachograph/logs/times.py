@@ -60,8 +60,8 @@ class LineTimes:
     def _time(self, lines: bytes, *, last: bool = True) -> float | None:
         if not _MAY_BE_TIME.search(lines):
             return None
-        parts = [part for part in lines.split(b"\n") if _MAY_BE_TIME.search(part)]
-        for part in reversed(parts) if last else parts:
+        parts = lines.split(b"\n")
+        for part in filter(_MAY_BE_TIME.search, reversed(parts) if last else parts):
             if (time := self._parsed(part.decode("utf-8", errors="replace")[:_LINE]).time) is not None:
                 return time
         return None

@@ -28,6 +28,8 @@ _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
 _COUNTED_NONE = re.compile(r"\b(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
 """A counter of zero; if it counts failures, there was none."""
+_NONE = re.compile(r"[=: ]0(?![\d.%\w:])")
+"""What such a counter has in it, to find at once that there is none."""
 _OF_FAILURES = re.compile(
     r"err|fail|nan|inf|skip|timeout|corrupt|trunc|preempt|evict|kill|drop|retr|oom|abort|overflow|reset|lost|miss"
     r"|unreach|throttl|timed",
@@ -212,6 +214,8 @@ def classify(text: str, frame: str = "") -> LogSignature | None:
 
 def _without_zeros(line: str) -> str:
     """Return a line without counters that say that nothing failed."""
+    if not _NONE.search(line):
+        return line
     return _COUNTED_NONE.sub(lambda match: " " if _OF_FAILURES.search(match[1]) else match[0], line)
 
 
