@@ -319,3 +319,11 @@ def test_what_a_program_logs_as_unimportant_is_not_read(monkeypatch: pytest.Monk
     parsed.clear()
     scanned.feed(log.encode())
     assert (len(parsed), scanned.result().sightings) == (0, {})
+
+
+@pytest.mark.parametrize("block", [b"\n", b"\n \n\t\n", b"\x1b[0m\n"])
+def test_a_log_of_empty_lines(block: bytes) -> None:
+    """Nothing can be learned from it."""
+    scan_ = LogScan(Context(1, NOW))
+    scan_.feed(block)
+    assert (scan_.result().sightings, scan_.result().lines) == ({}, block.count(b"\n"))

@@ -54,6 +54,8 @@ _MOST = 0.6
 def learn(lines: Sequence[str], until: float = 0.0, later: Sequence[str] = ()) -> LineShape:
     """Return the shape of a file whose first lines, and some `later` ones, these are; `until` as for `parse`."""
     sample = [line for line in map(plain, lines[:SAMPLE]) if line.strip()]
+    if not sample:
+        return PLAIN
     names = next((known for separator, form in _SEPARATORS if (known := _names(sample, separator, form))), None)
     shape = LineShape(names, None if names else PLAIN.numbers)
     for numbers in _NUMBERS:
