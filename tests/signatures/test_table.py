@@ -246,6 +246,13 @@ def test_a_pattern_in_capital_letters_is_refused() -> None:
         parse(f"{ROW}  pattern: ['Gone']\n")
 
 
+def test_a_pattern_that_is_a_mere_text_is_looked_for() -> None:
+    """It need not be written twice; one with anything else in it only counts beside a text of `find`."""
+    made = parse(ROW.replace("find: [gone]", "find: [peer]\n  pattern: ['is gone', 'lost\\b']"))
+    found = [made.classify(line) for line in ("It is gone", "a peer is lost", "it is lost", "a peer")]
+    assert [row is not None for row in found] == [True, True, False, False]
+
+
 WEIGHED = """\
 version: 2026-01-01
 errors: {exception: ['Error:']}
@@ -271,6 +278,7 @@ signatures:
         ("Error: a file, a peer lost", "", "files"),
         ("Error: a file, a peer lost", "/x/comm/a.py:3 in f", "peers"),  # where it was raised is a hint
         ("Error: 3", "/x/save.py:3 in f", "files"),  # without a word it decides
+        ("Error: it is late", "/x/save.py:3 in f", "files"),  # and so do two hints
         ("Error: 3", "/x/other.py:3 in f", "other"),
     ],
 )

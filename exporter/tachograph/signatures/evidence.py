@@ -73,9 +73,9 @@ class Scales:
             weights[one.row] += one.weight * min(len(found), _MOST)
             if found and one.weight > 1:
                 places[one.row] = min(places.get(one.row, WORDED), *found.values())
-        if frame and (max(weights.values(), default=0) >= least or not any(weights.values())):
-            weights.update({one.row: one.weight for one in self._frames if one.pattern.search(frame)})
-        elif max(weights.values(), default=0) < least:
+        without_words = not any(weights.values())
+        weights.update({one.row: one.weight for one in self._frames if frame and one.pattern.search(frame)})
+        if max(weights.values(), default=0) < least and not without_words:
             return None
         first = min(places, key=lambda row: places[row], default=None)
         best = max(

@@ -43,6 +43,8 @@ _FIELDS = {
     "handled", "despite", "words", "frames", "cause", "next",
 }  # fmt: skip
 _KINDS = ("exception", "level")
+_PLAIN = re.compile(r"[\w /'<>&,=#%!~@\"-]+")
+"""A pattern that is a mere text: it is looked for as if it stood in `find`, too."""
 
 
 class SignatureError(Exception):
@@ -231,10 +233,12 @@ def _row(given: object, number: int) -> LogSignature:
     case = bool(given.get("case"))
     words = given.get("words", {})
     evidence = _evidence(number, words, given.get("frames", []), where)
-    find = given.get("find", [] if words else None)
+    wanted, excluded = (_pattern(given.get(name, []), 0, where) for name in ("pattern", "pattern_not"))
+    plain = [] if case else [one for one in given.get("pattern", []) if _PLAIN.fullmatch(one)]
+    find = given.get("find", [] if words or plain else None)
     if (
         not isinstance(find, list)
-        or not (find or words)
+        or not (find or words or plain)
         or not all(isinstance(one, str) and one == one.lower() for one in find)
     ):
         raise SignatureError(f"{where}: find must be a list of texts in lower case")
@@ -248,7 +252,6 @@ def _row(given: object, number: int) -> LogSignature:
     despite = given.get("despite", [])
     if not isinstance(despite, list) or set(map(str, despite)) - set(MOODS):
         raise SignatureError(f"{where}: despite must be a list of {', '.join(MOODS)}")
-    wanted, excluded = (_pattern(given.get(name, []), 0, where) for name in ("pattern", "pattern_not"))
     forms = [one for name in ("pattern", "pattern_not") for one in given.get(name, [])]
     forms += [one for weighted in words.values() for one in weighted]
     if not case and (capital := next((one for one in forms if _CAPITAL.search(one)), None)):
@@ -257,7 +260,7 @@ def _row(given: object, number: int) -> LogSignature:
         name=given["name"],
         category=given["category"],
         role=given["role"],
-        find=tuple(find),
+        find=tuple(dict.fromkeys((*find, *plain))),
         pattern=wanted,
         pattern_not=excluded,
         weak=bool(given.get("weak")),
