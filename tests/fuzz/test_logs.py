@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tachograph.logs import text
 from tachograph.logs.command import as_object
 from tachograph.logs.reading import Reading, read_stream
-from tachograph.logs.scan import Context
+from tachograph.logs.sightings import Context
 from tachograph.logs.verdict import conclude
 
 NOW = 1796000000.0

@@ -360,3 +360,34 @@ def test_a_link_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["logs", "--json", str(tmp_path)]) == 0
     (problem,) = conforms("logs", capsys.readouterr().out)["problems"]
     assert "symbolic links" in problem["why"]
+
+
+def test_the_files_of_glog_name_the_process_of_a_worker(tmp_path: Path) -> None:
+    """One for each severity: their number is its rank, and no node, unless lines speak against it."""
+    info = {f"worker_{rank}.INFO": f"I1127 10:00:00.1 {rank} t.cc:8] step 1\n".encode() for rank in range(4)}
+    error = {f"worker_{rank}.ERROR": f"E1127 10:01:0{9 - rank}.1 {rank} t.cc:9] {OOM}\n".encode() for rank in (1, 3)}
+    found = judged(tmp_path, {**info, **error}).findings[0]
+    assert (found.rank, found.node) == (3, "")
+    (tmp_path / "other").mkdir()
+    of_others = {name: b"[rank8]: " + text for name, text in error.items()}
+    assert judged(tmp_path / "other", {**info, **of_others}).findings[0].rank == 8
+
+
+@pytest.mark.parametrize(
+    ("frames", "category"),
+    [
+        ('  File "/w/train.py", line 3, in <module>\n  File "/w/shards/dataset.py", line 9, in __getitem__\n', "data"),
+        ('  File "/w/train.py", line 3, in <module>\n  File "/w/ckpt/saver.py", line 9, in save_all\n', "storage"),
+        (
+            '  File "/w/train.py", line 3, in <module>\n'
+            '  File "/v/lib/python3.11/site-packages/tokenizers/models.py", line 9, in f\n',
+            "data",
+        ),
+        ('  File "/w/train.py", line 3, in <module>\n', "software"),
+    ],
+)
+def test_where_an_exception_without_words_was_raised(frames: str, category: str, tmp_path: Path) -> None:
+    """The module and the function of the innermost call say what it is about."""
+    log = f"Traceback (most recent call last):\n{frames}    f()\nAssertionError\n"
+    (found,) = judged(tmp_path, {"run.log": log.encode()}).findings
+    assert (found.category, found.role) == (category, "root")

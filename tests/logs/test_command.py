@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tachograph.__main__ import main
-from tachograph.logs import remote, scan
+from tachograph.logs import candidates, remote
 from tests.schemas import conforms
 
 pytestmark = pytest.mark.usefixtures("wide")
@@ -221,7 +221,7 @@ def test_without_clustering(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_without_its_extra(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It says how to install it."""
     monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
-    scan._marks.cache_clear()
+    candidates.known_texts.cache_clear()
     status, out, err = run(capsys, log)
     assert (status, out) == (1, "")
     assert err.startswith("tachograph logs: ahocorasick_rs is not installed: pip install ")

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from tachograph.logs import reading as reading_module
-from tachograph.logs import scan, sources
+from tachograph.logs import scan, sightings, sources
 from tachograph.logs.line import LineShape, parse
 from tachograph.logs.reading import Reading, read, read_stream
 from tachograph.logs.record import LogRecord
-from tachograph.logs.scan import Context, LogScan
+from tachograph.logs.scan import LogScan
+from tachograph.logs.sightings import Context
 from tachograph.logs.sources import Unread, plan
 from tachograph.logs.verdict import LogFinding, conclude
+from tachograph.signatures.table import LONGEST
 from tests.logs.composed import composed
 
 NOW = 1796000000.0  # 30 November 2026
@@ -116,7 +118,7 @@ def test_a_line_of_ten_megabytes() -> None:
     (found,) = conclude(reading).findings
     assert found.name == "device_assert"
     assert "misaligned" in found.line
-    assert len(found.line) < 3 * scan.LONGEST
+    assert len(found.line) < 3 * LONGEST
     assert (found.line_number, reading.lines, reading.long_lines) == (2, 3, 1)
 
 
@@ -135,7 +137,7 @@ def test_lines_that_differ_in_their_time_alone_are_counted() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """More kinds or ranks than the limit are counted and not kept."""
-    monkeypatch.setattr(scan, "MOST_SIGHTINGS", 5)
+    monkeypatch.setattr(sightings, "MOST_SIGHTINGS", 5)
     reading = Reading()
     text = "".join(f"[rank{rank}]: RuntimeError: Broken pipe\n" for rank in range(9))
     read_stream("log", [text.encode()], Context(1, NOW), reading, lambda _: None)
@@ -317,3 +319,11 @@ def test_what_a_program_logs_as_unimportant_is_not_read(monkeypatch: pytest.Monk
     parsed.clear()
     scanned.feed(log.encode())
     assert (len(parsed), scanned.result().sightings) == (0, {})
+
+
+@pytest.mark.parametrize("block", [b"\n", b"\n \n\t\n", b"\x1b[0m\n"])
+def test_a_log_of_empty_lines(block: bytes) -> None:
+    """Nothing can be learned from it."""
+    scan_ = LogScan(Context(1, NOW))
+    scan_.feed(block)
+    assert (scan_.result().sightings, scan_.result().lines) == ({}, block.count(b"\n"))

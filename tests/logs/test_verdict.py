@@ -8,7 +8,7 @@ import pytest
 
 from tachograph.__main__ import main
 from tachograph.logs.reading import Reading, read_stream
-from tachograph.logs.scan import Context
+from tachograph.logs.sightings import Context
 from tachograph.logs.verdict import LogVerdict, conclude
 from tests.logs.composed import RANKS, composed
 from tests.schemas import conforms

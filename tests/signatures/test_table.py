@@ -153,6 +153,8 @@ def test_every_row_is_complete() -> None:
         ("role: root", "role: boss", "role 'boss' is none of root, confirmation"),
         ("find: [gone]", "find: [Gone]", "find must be a list of texts in lower case"),
         ("find: [gone]", "find: []", "find must be a list"),
+        ("find: [gone]", "words: [gone]", "words must be lists of regular expressions by weight"),
+        ("find: [gone]", "words: {0: [gone]}", "words must be lists of regular expressions by weight"),
         ("  next: []", "  next: []\n  also: 1", "unknown fields also"),
         ("  next: []", "  next: []\n  pattern: ['(']", "row 1 (one): missing )"),
         ("  next: []", "  next: []\n  pattern: x", "row 1 (one): a pattern must be a list"),
@@ -233,7 +235,7 @@ def test_no_pattern_reads_its_words_again_and_again() -> None:
     """Any letters before anything at all: each length of them would be tried, and a hostile line take long."""
     rows = table().rows
     patterns = [pattern for row in rows for pattern in (row.pattern, row.pattern_not) if pattern is not None]
-    patterns.append(table().words)
+    patterns += [one.pattern for row in rows for one in row.evidence]
     assert not [pattern.pattern for pattern in patterns if re.search(r"\\w[*+]\)?\.\*|\.\*\.\*", pattern.pattern)]
 
 
@@ -243,18 +245,49 @@ def test_a_pattern_in_capital_letters_is_refused() -> None:
         parse(f"{ROW}  pattern: ['Gone']\n")
 
 
-WORDED = """\
+def test_a_pattern_that_is_a_mere_text_is_looked_for() -> None:
+    """It need not be written twice; one with anything else in it only counts beside a text of `find`."""
+    made = parse(ROW.replace("find: [gone]", "find: [peer]\n  pattern: ['is gone', 'lost\\b']"))
+    found = [made.classify(line) for line in ("It is gone", "a peer is lost", "it is lost", "a peer")]
+    assert [row is not None for row in found] == [True, True, False, False]
+
+
+WEIGHED = """\
 version: 2026-01-01
 errors: {exception: ['Error:']}
 signatures:
-- {name: peers, category: network, role: cascade, words: ['\\bpeers?\\b'], example: 'Error: a peer', cause: x}
-- {name: files, category: storage, role: root, words: ['\\bfiles?\\b'], example: 'Error: a file', cause: x}
+- {name: peers, category: network, role: cascade, words: {2: ['\\bpeers?\\b', '\\bhosts?\\b'], 1: ['\\blost\\b']},
+   frames: ['/comm'], example: 'Error: a peer', cause: x}
+- {name: files, category: storage, role: root, words: {4: ['\\bquota\\b'], 2: ['\\bfiles?\\b'], 1: ['\\blate\\b']},
+   frames: ['/save'], example: 'Error: a file', cause: x}
+- {name: other, category: software, role: root, find: ['error:'], example: 'Error: 1', cause: x}
 """
 
 
-def test_the_first_word_of_an_error_decides() -> None:
-    """Of the rows with `words`, whatever their order; a line that is no error has none."""
-    found = [
-        parse(WORDED).classify(f"{head}a {words} b") for head in ("Error: ", "") for words in ("file peer", "peer file")
-    ]
-    assert [row and row.name for row in found] == ["files", "peers", None, None]
+@pytest.mark.parametrize(
+    ("line", "frame", "row"),
+    [
+        ("Error: a file, a peer", "", "files"),  # the first, of equal weights
+        ("Error: a peer, a file", "", "peers"),
+        ("Error: a file of a peer, whose host", "", "peers"),  # two words to one
+        ("Error: a peer, peer, peer beside the quota", "", "files"),  # one word counts once
+        ("Error: late, a peer is gone", "", "peers"),  # a hint is not what it begins with
+        ("Error: it is late", "", "other"),  # and alone says nothing
+        ("a file", "", None),  # no error
+        ("Error: a file, a peer lost", "", "files"),
+        ("Error: a file, a peer lost", "/x/comm/a.py:3 in f", "peers"),  # where it was raised is a hint
+        ("Error: 3", "/x/save.py:3 in f", "files"),  # without a word it decides
+        ("Error: it is late", "/x/save.py:3 in f", "files"),  # and so do two hints
+        ("Error: 3", "/x/other.py:3 in f", "other"),
+    ],
+)
+def test_words_of_an_error_are_weighed(line: str, frame: str, row: str | None) -> None:
+    """By weight and not by the first that is known."""
+    found = parse(WEIGHED).classify(line, frame)
+    assert (found and found.name) == row
+
+
+def test_a_number_that_names_an_error_counts() -> None:
+    """And any other makes no two errors different."""
+    rows = [classify(f"RuntimeError: fsync failed, errno: {number}") for number in (5, 111)]
+    assert [row and row.category for row in rows] == ["storage", "network"]

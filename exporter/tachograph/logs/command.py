@@ -15,7 +15,8 @@ from tachograph.command_line import CommandParser, versioned_json
 from tachograph.logs import text
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
-from tachograph.logs.scan import Context, prepare
+from tachograph.logs.scan import prepare
+from tachograph.logs.sightings import Context
 from tachograph.logs.sources import Unread, plan, refused, standard_input, whole_lines
 from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
 from tachograph.printable import printable

@@ -56,6 +56,7 @@ _STAMP = r"""
     | (?<![\d:])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?![\d:])
 """
 _TIME = re.compile(_STAMP, re.VERBOSE)
+_NO_DIGIT = re.compile(r"\D")
 _ELEMENT = re.compile(
     rf"""\s?(?:
       \[(?P<square>[^\[\]\n]{{1,200}})\](?P<std><std(?:out|err)>)?(?P<colon>:)?\s?
@@ -87,6 +88,8 @@ _RANK = re.compile(
 )
 _OWN_RANK = re.compile(r"[Rr]ank[ :=]{0,2}(\d{1,6})")
 _LOCAL = re.compile(r"(?<![a-z])local[_ -]?rank *[:=]? *(\d{1,4})\b", re.IGNORECASE)
+_CALLED = re.compile(r"rank|pid|ip|host|node|pod", re.IGNORECASE)
+"""What a rank, process or node is called by."""
 _PID = re.compile(r"(?<![a-z])pid[ :=]{1,2}(\d{1,9})\b", re.IGNORECASE)
 _NODE = re.compile(r"(?<![a-z])(?:ip|host(?:name)?|node(?:_?name)?|pod)[=:/] ?\"?([\w.-]+)", re.IGNORECASE)
 _WORKER = re.compile(r"([\w.-]+), ")
@@ -240,6 +243,8 @@ class _Facts:
 
     def _words(self, words: str, *, worker: re.Match[str] | None) -> bool:
         """Take ranks, processes and nodes that are called so; return whether there are some."""
+        if worker is None and not _CALLED.search(words):
+            return False
         rank, local, pid, node = (pattern.search(words) for pattern in (_RANK, _LOCAL, _PID, _NODE))
         if worker:
             self.node = self.node or worker[1]
@@ -278,13 +283,14 @@ def time_of(text: str, until: float) -> float | None:
 
 
 def _time(match: re.Match[str], until: float) -> float | None:  # noqa: PLR0911  one for each form
-    if match["iso"]:
-        return _seconds(*map(int, re.split(r"\D", match["iso"])), fraction=match["part"], zone=match["zone"])
+    if iso := match["iso"]:
+        parts = (iso[:4], iso[5:7], iso[8:10], iso[11:13], iso[14:16], iso[17:])
+        return _seconds(*map(int, parts), fraction=match["part"], zone=match["zone"])
     if match["long"]:
         _, month, day, clock, year = match["long"].split()
         return _seconds(int(year), _MONTHS.get(month, 0), int(day), *map(int, clock.split(":")))
     if match["us"]:
-        month_, day_, year_, *clock_ = map(int, re.split(r"\D", match["us"]))
+        month_, day_, year_, *clock_ = map(int, _NO_DIGIT.split(match["us"]))
         return _seconds(year_, month_, day_, *clock_)
     if match["epoch"]:
         return float(match["epoch"])
@@ -298,7 +304,7 @@ def _time(match: re.Match[str], until: float) -> float | None:  # noqa: PLR0911 
         month_ = _MONTHS.get(match["month"], 0)
         return _this_year(until, month_, int(match["day"]), *map(int, match["clock"].split(":")))
     if match["short"]:
-        return _this_year(until, *map(int, re.split(r"\D", match["short"])), fraction=match["spart"])
+        return _this_year(until, *map(int, _NO_DIGIT.split(match["short"])), fraction=match["spart"])
     return None
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.logs.scan import Context
+from tachograph.logs.sightings import Context
 
 _RANK = re.compile(
     r"(?<![A-Za-z])(?<!local[_-])(?<!lora[_-])(?<!low[_-])(?<!node[_-])(?:global[_-]?)?(?:rank|task|proc|process)[-_.=]?(\d{1,6})(?!\d)",
@@ -24,6 +24,8 @@ _ARRAY = re.compile(r"slurm-\d+_\d+")
 """Slurm's own name for the log of a job of an array."""
 _OF_TASK = re.compile(r"(?:^|[-_.])\d{3,}[-_.](?P<node>[A-Za-z][\w]*\d)[-_.](?P<task>\d{1,5})$")
 """`%j-%N-%t`: job, node, task."""
+_OF_PROCESS = re.compile(r"\.(?:INFO|WARNING|ERROR|FATAL)(?=\.|$)")
+"""glog writes a file for each severity of one process: what it is called by is that process, and no node."""
 _NO_RANK = re.compile(
     r"\d{4}-?\d\d-?\d\d|\.(?:log|out|err|txt)\.\d+$"
     r"|(?<![A-Za-z])(?:restart|attempt|retry|try|cycle|seed|epoch|step|run|job|part|trial|exp|version|v|fold)[-_.]?\d+",
@@ -85,7 +87,7 @@ def _alone(path: Path, number: int) -> Context:
     text = "/".join(path.parts[-3:])
     rank = next((match for part in reversed(path.parts[-3:]) if (match := _RANK.search(part))), None)
     elastic, local, task = _ELASTIC.search(text), _LOCAL.search(text), _OF_TASK.search(_stem(path))
-    node = _POD.search(text) or _NODE.search(text)
+    node = _POD.search(text) or _NODE.search(text if _OF_PROCESS.search(path.name) is None else f"{path.parent}/")
     try:
         written = path.stat().st_mtime
     except OSError:
@@ -113,7 +115,7 @@ def _guessed(path: Path) -> str:
 
 def _guess(name: str, members: Sequence[int], paths: Sequence[Path], found: list[Context]) -> None:
     """Note the numbers that tell files of one name apart, as ranks, and the words that do, as nodes."""
-    stems = [_guessed(paths[at]) for at in members]
+    stems, nodes = [_guessed(paths[at]) for at in members], [found[at].node for at in members]
     numbers = [[*_NUMBER.finditer(stem)] for stem in stems]
     if len(set(stems)) < 2 or not numbers[0]:
         return
@@ -122,7 +124,7 @@ def _guess(name: str, members: Sequence[int], paths: Sequence[Path], found: list
         if len(set(values)) < 2:
             continue
         if all(_BEFORE_RANK.search(stem[: one[place].start()]) for stem, one in zip(stems, numbers, strict=True)):
-            of_nodes = any(found[at].node.endswith(str(value)) for at, value in zip(members, values, strict=True))
+            of_nodes = any(node.endswith(str(value)) for node, value in zip(nodes, values, strict=True))
             if max(values) < 4 * len(set(values)) + 8 and not of_nodes:
                 for at, value in zip(members, values, strict=True):
                     found[at] = found[at]._replace(rank=value, guess=name)

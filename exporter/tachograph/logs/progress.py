@@ -8,8 +8,18 @@ from typing import NamedTuple
 
 from tachograph.logs.line import LogLine
 
+_OF = ("global", "train", "training", "total")
+
+
+def _word(first: str, rest: str) -> str:
+    """Return the pattern of a word that begins here, or behind one of _OF; its first letter makes the search fast."""
+    behind = "|".join(f"(?<={word}{mark}{first})" for word in _OF for mark in ("", "_"))
+    return f"{first}(?:(?<![a-z_]{first})|{behind}){rest}"
+
+
+_STEPS = "|".join((_word("s", "teps?"), _word("i", "ter(?:ation)?s?"), _word("b", "atch"), _word("e", "poch")))
 STEP = re.compile(
-    rb"(?:^|[^a-z_])(?:(?:global|train|training|total)[_ -]?)?(?:steps?|iter(?:ation)?s?|batch|epoch)[\"']?"
+    rb"(?:" + _STEPS.encode() + rb")[\"']?"
     rb"\s{0,3}[=:\[#]?\s{0,6}(\d{1,9}(?:\.\d{1,9})?)"
     rb"|\b(\d{1,9})/\d{1,9} \[\d"
     rb"|\b(training (?:finished|complete|completed|done))\b",

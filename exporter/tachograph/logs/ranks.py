@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from tachograph.logs.line import LogLine
 from tachograph.logs.nccl import NcclFacts
-from tachograph.logs.scan import Context, Key, Sighting
+from tachograph.logs.sightings import Context, Key, Sighting
+
+_MAY_BE_RANK = re.compile(r"rank|[\[(<{|]|^\s*\w+:", re.IGNORECASE)
+_ALIKE, _FEW = 3, 7
+"""Lines in a row that name nobody new, after which one in so many is read."""
+
+
+class NamedRanks:
+    """Those that the lines of one stream name: ranks, local ones, nodes, and which of them go together."""
+
+    def __init__(self, node: str) -> None:
+        self.ranks: set[int] = set()
+        self.within: set[int] = set()
+        self.pairs: dict[tuple[str, int], int] = {}
+        self.nodes: set[str] = {node} if node else set()
+
+    def sample(self, lines: Sequence[str], parsed: Callable[[str], LogLine]) -> None:
+        """Note of whom some lines are; where several in a row name nobody new, a few of the rest are read."""
+        known = same = 0
+        for number, line in enumerate(line for line in lines if _MAY_BE_RANK.search(line)):
+            if same < _ALIKE or number % _FEW == 0:
+                self.note(parsed(line))
+                named = len(self.ranks) + len(self.within) + len(self.pairs) + len(self.nodes)
+                same, known = (same + 1, known) if named == known else (0, named)
+
+    def note(self, line: LogLine) -> None:
+        """Note of whom a line is."""
+        if line.rank is not None:
+            self.ranks.add(line.rank)
+        if line.local_rank is not None:
+            self.within.add(line.local_rank)
+            if line.rank is not None:
+                self.pairs[line.node, line.local_rank] = line.rank
+        if line.node:
+            self.nodes.add(line.node)
 
 
 class RankNames:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from tachograph.logs.clocks import StepClocks
 from tachograph.logs.progress import ANYBODY
 from tachograph.logs.ranks import RankNames
-from tachograph.logs.scan import Context, Key, LogScan, Scanned, Sighting
+from tachograph.logs.scan import LogScan
+from tachograph.logs.sightings import Context, Key, Scanned, Sighting
 from tachograph.logs.sources import BLOCK, UNREADABLE, FilePart, Unread, blocks
 from tachograph.own_process import own_workers
 

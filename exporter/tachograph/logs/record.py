@@ -42,7 +42,7 @@ def read(raw: str, until: float, shape: LineShape = PLAIN) -> LogRecord:
     """Return the record that a line is; `until` and `shape` as for `parse`."""
     line = parse(raw, until, shape)
     text = line.text.strip()
-    if _FIELD.match(text):  # of an object that is printed over several lines
+    if text.startswith('"') and _FIELD.match(text):  # of an object that is printed over several lines
         text = f"{{{text.rstrip(',')}}}"
     if text.startswith("{") and (found := _from_json(line._replace(text=text), until)):
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from tachograph.logs.line import PLAIN, LineShape, parse, plain
@@ -35,12 +36,16 @@ _FEW = 60
 _NAME = r"([A-Za-z](?:[\w.-]*[\w-])?|\d{1,3}(?:\.\d{1,3}){3})"
 _RANK = re.compile(r"(?<![a-z])(?:global[ _-]?)?rank[ _:=#-]{0,2}\d{1,6}\b", re.IGNORECASE)
 _CLOSING = re.compile(r"[\])>}|:, -]*")
-_SEPARATORS = (r" *\| ?", r":(?: |$)", r"> ?", r"\s+")
+_SEPARATORS = tuple((form, re.compile(_NAME + form)) for form in (r" *\| ?", r":(?: |$)", r"> ?", r"\s+"))
+_DIGIT = re.compile(r"\d")
+_WORDS = re.compile(r"\w+")
 _NO_NAME = re.compile(
     r"(?:rank|step|iter\w*|epoch|batch|trace|debug|info|notice|warn\w*|error|critical|fatal)[\d_-]*$|[IWEF]\d{3,4}$|\w*(?:Error|Exception)\d*$",
     re.IGNORECASE,
 )
 _MAY_BE_RANK = re.compile(r"\[|\(|.{0,40}rank", re.IGNORECASE)
+_ONES = bytes.maketrans(b"023456789", b"1" * 9)
+"""Makes lines alike that differ in numbers: a one may begin a number and a date."""
 _NO_LABEL = LineShape(numbers=None)
 _MOST = 0.6
 """The share of lines that must begin alike; others are those of launchers, and progress bars."""
@@ -49,7 +54,9 @@ _MOST = 0.6
 def learn(lines: Sequence[str], until: float = 0.0, later: Sequence[str] = ()) -> LineShape:
     """Return the shape of a file whose first lines, and some `later` ones, these are; `until` as for `parse`."""
     sample = [line for line in map(plain, lines[:SAMPLE]) if line.strip()]
-    names = next((form for separator in _SEPARATORS if (form := _names(sample, separator))), None)
+    if not sample:
+        return PLAIN
+    names = next((known for separator, form in _SEPARATORS if (known := _names(sample, separator, form))), None)
     shape = LineShape(names, None if names else PLAIN.numbers)
     for numbers in _NUMBERS:
         found = [int(match[1]) for line in sample if (match := numbers.match(line))]
@@ -78,22 +85,40 @@ def _of_several(lines: Sequence[str], numbers: re.Pattern[str], until: float) ->
 
 def _prefix(sample: Sequence[str], shape: LineShape, until: float) -> re.Pattern[str] | None:
     """Return the pattern of what stands before a rank on most lines, where the grammar does not find it."""
+    texts = _without_rank(sample, shape, until)
     forms: Counter[tuple[str, str]] = Counter()
-    for found in (
-        parse(line, until, shape) for line in sample if not line.startswith("{") and _RANK.search(line, 0, 240)
-    ):
-        if found.rank is None and (rank := _RANK.search(found.text, 0, 160)):
-            behind = _CLOSING.match(found.text, rank.end())
-            forms[re.sub(r"\w+", "w", found.text[: rank.start()]), behind[0] if behind else ""] += 1
+    for line, text in zip(sample, texts, strict=True):
+        if text and not line.startswith("{") and (rank := _RANK.search(text, 0, 160)):
+            behind = _CLOSING.match(text, rank.end())
+            forms[_WORDS.sub("w", text[: rank.start()]), behind[0] if behind else ""] += 1
     (form, closing), count = next(iter(forms.most_common(1)), (("", ""), 0))
     if count < max(3, _MOST * len(sample)):
-        return _inner(sample, shape, until)
+        return _inner([text for text in texts[:_FEW] if text])
     return re.compile(r"\w+".join(map(re.escape, form.split("w"))) + r"\w*?[ _:=#-]{0,2}\d{1,6}" + re.escape(closing))
 
 
-def _inner(sample: Sequence[str], shape: LineShape, until: float) -> re.Pattern[str] | None:
+def _without_rank(sample: Sequence[str], shape: LineShape, until: float) -> list[str]:
+    """Return the messages of lines in whose prefix the grammar finds no rank, and "" for each other one."""
+    if shape.names is not None:
+        found = [parse(line, until, shape) for line in sample]
+        return ["" if one.rank is not None else one.text for one in found]
+    alike = "\n".join(sample).encode(errors="replace").translate(_ONES).decode().split("\n")
+    begins = [_message_begin(line, shape) for line in alike]
+    return ["" if begin < 0 else line[begin:] for line, begin in zip(sample, begins, strict=True)]
+
+
+@lru_cache(maxsize=4096)
+def _message_begin(line: str, shape: LineShape) -> int:
+    """Return where the message of a line begins, -1 if its prefix has a rank.
+
+    Numbers make no difference: of the files of many ranks, which begin alike, the first one is read.
+    """
+    found = parse(line, 0.0, shape)
+    return -1 if found.rank is not None else len(line) - len(found.text)
+
+
+def _inner(texts: Sequence[str]) -> re.Pattern[str] | None:
     """Return the pattern of a number behind times and names, if it is a rank: few numbers that take turns."""
-    texts = [found.text for found in (parse(line, until, shape) for line in sample[:_FEW]) if found.rank is None]
     for form in _INNER:
         found = Counter(int(match["number"]) for text in texts if (match := form.match(text)))
         if found.total() >= max(4, _MOST * len(texts)) and 2 <= len(found) <= found.total() / 2:
@@ -101,13 +126,12 @@ def _inner(sample: Sequence[str], shape: LineShape, until: float) -> re.Pattern[
     return None
 
 
-def _names(sample: Sequence[str], separator: str) -> re.Pattern[str] | None:
+def _names(sample: Sequence[str], separator: str, form: re.Pattern[str]) -> re.Pattern[str] | None:
     """Return the pattern of names before a separator if most lines have one: words with a number, which come again."""
-    form = re.compile(_NAME + separator)
     found = Counter(
         match[1]
         for line in sample
-        if (match := form.match(line)) and re.search(r"\d", match[1]) and not _NO_NAME.match(match[1])
+        if (match := form.match(line)) and _DIGIT.search(match[1]) and not _NO_NAME.match(match[1])
     )
     total = found.total()
     if total < max(1, _MOST * len(sample)) or (separator == r"\s+" and (len(found) * 2 > total or total < 3)):

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, cast
 
 from tachograph.logs.document import as_lines, is_document
 from tachograph.logs.names import contexts
-from tachograph.logs.scan import Context
+from tachograph.logs.sightings import Context
 
 BLOCK = 4 << 20
 """Bytes read at once."""

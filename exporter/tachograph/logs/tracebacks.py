@@ -37,9 +37,13 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 
 
 class TracebackEnd(NamedTuple):
-    """The end of a traceback: where its exception was raised, its text, its prefix, and that of all of its lines."""
+    """The end of a traceback: where its exception was raised, its text, its prefix, and that of all of its lines.
+
+    `frame`: outside installed packages, if possible; `inner`: wherever that is.
+    """
 
     frame: str
+    inner: str
     text: str
     prefix: str
     alike: str
@@ -100,7 +104,7 @@ class Tracebacks:
                 if "sub-exception" in rest:  # the group's own, above those that it holds
                     return True
                 self._close(entry.prefix)
-                return TracebackEnd(entry.frame, rest, line[:end], entry.prefix)
+                return TracebackEnd(entry.frame, entry.last, rest, line[:end], entry.prefix)
         while self._open:
             oldest = next(iter(self._open.values()))
             if self._read - oldest.touched <= FOREIGN + _EACH * len(self._open):

@@ -10,7 +10,7 @@ from itertools import pairwise
 from tachograph.logs.clocks import FARTHEST, Source, StepClocks
 from tachograph.logs.clusters import templates
 from tachograph.logs.reading import Found, Reading
-from tachograph.logs.scan import UNKNOWN, Sighting, signature
+from tachograph.logs.sightings import UNKNOWN, Sighting, signature
 from tachograph.signatures.table import table
 
 EPISODE = 45 * 60
@@ -296,7 +296,7 @@ def _weight(row: int, sighting: Sighting) -> Weight:
     known = signature(row)
     if row == UNKNOWN or known is None:
         return Weight.UNKNOWN
-    if known.words and not sighting.frame and not table().exception.search(sighting.text):
+    if known.evidence and not sighting.frame and not table().exception.search(sighting.text):
         return Weight.UNKNOWN  # reported, and nothing was raised
     if known.role == "root":
         return Weight.EXCEPTION if known.weak else Weight.PEER if known.peer else Weight.ROOT

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.catalog.rank import FAILURE_CATEGORIES as CATEGORIES
+from tachograph.signatures.evidence import LEAST, LEAST_REPORTED, Scales, WordWeight, compiled
 
 ROLES = ("root", "confirmation", "cascade", "advice")
 """How much a line says about the cause, the most first; a line of an earlier role is preferred whenever it came."""
@@ -23,13 +24,12 @@ SPEAKERS = ("program", "launcher", "scheduler", "kernel")
 MOODS = ("possibility", "warning", "retry", "skip")
 """What a line may make of a failure that it speaks of: then it is neither a cause nor a confirmation."""
 HANDLED = ("retry", "skip")
-_WORDED = 400
-"""Letters in which the words of an error are looked for: it begins with what it is about."""
-_DIGITS = re.compile(r"(?<![a-z\d])\d+")
 _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
 _COUNTED_NONE = re.compile(r"\b(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
 """A counter of zero; if it counts failures, there was none."""
+_NONE = re.compile(r"[=: ]0(?![\d.%\w:])")
+"""What such a counter has in it, to find at once that there is none."""
 _OF_FAILURES = re.compile(
     r"err|fail|nan|inf|skip|timeout|corrupt|trunc|preempt|evict|kill|drop|retr|oom|abort|overflow|reset|lost|miss"
     r"|unreach|throttl|timed",
@@ -40,9 +40,11 @@ _CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
 
 _FIELDS = {
     "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
-    "handled", "despite", "words", "cause", "next",
+    "handled", "despite", "words", "frames", "cause", "next",
 }  # fmt: skip
 _KINDS = ("exception", "level")
+_PLAIN = re.compile(r"[\w /'<>&,=#%!~@\"-]+")
+"""A pattern that is a mere text: it is looked for as if it stood in `find`, too."""
 
 
 class SignatureError(Exception):
@@ -66,7 +68,7 @@ class LogSignature(NamedTuple):
     case: bool
     anchored: bool
     despite: tuple[str, ...]
-    words: tuple[str, ...]
+    evidence: tuple[WordWeight, ...]
     example: str
     cause: str
     next: tuple[str, ...]
@@ -91,7 +93,7 @@ class LogSignature(NamedTuple):
 class SignatureTable(NamedTuple):
     """The rows in their order, the version of the table, and which rows each text of `find` leads to.
 
-    `general`: the rows with `words` and those behind them; `words`: theirs in one pattern, in a group for each row.
+    `general`: the rows with `words` and those behind them; `scales`: weighs what speaks for the former.
     `exception` and `level`: what a line looks like that reports an error.
     """
 
@@ -100,7 +102,7 @@ class SignatureTable(NamedTuple):
     by_text: Mapping[str, tuple[int, ...]]
     moods: Mapping[str, re.Pattern[str]]
     general: range
-    words: re.Pattern[str]
+    scales: Scales
     exception: re.Pattern[str]
     level: re.Pattern[str]
 
@@ -116,17 +118,17 @@ class SignatureTable(NamedTuple):
         """Return which of HANDLED a line says of what stands beside it, "" if it says neither."""
         return next((name for name in HANDLED if self.moods[name].search(line)), "")
 
-    def classify(self, line: str) -> LogSignature | None:
-        """Return the first row that matches one line, None if there is none."""
+    def classify(self, line: str, frame: str = "") -> LogSignature | None:
+        """Return the first row that matches one line, None if there is none; `frame`: where an exception was raised."""
         low = line[:LONGEST].lower()
         found = (number for number, row in enumerate(self.rows) if any(text in low for text in row.find))
-        number = self.decide(line, found, raised=bool(_DOTTED.match(line)))
+        number = self.decide(line, found, raised=bool(frame or _DOTTED.match(line)), frame=frame)
         return None if number is None else self.rows[number]
 
-    def decide(self, line: str, found: Iterable[int], *, raised: bool = False) -> int | None:
-        """Return the row of a line that has texts of the rows `found`, in their order; `raised`: it is an exception's.
+    def decide(self, line: str, found: Iterable[int], *, raised: bool = False, frame: str = "") -> int | None:
+        """Return the row of a line that has texts of the rows `found`, in their order.
 
-        Of an error that no special row knows, the first of its words that is in a row decides.
+        `raised`: it is an exception's, and `frame` is where. Of one that no special row knows, its words are weighed.
         """
         line = _without_zeros(line[:LONGEST])
         low = line.lower()
@@ -137,7 +139,8 @@ class SignatureTable(NamedTuple):
             elif self.rows[number].matches(line, low):
                 return number
         raised = raised or bool(self.exception.search(line))
-        if (raised or self.level.search(line)) and (worded := _worded(self, low)) is not None:
+        least = LEAST if raised else LEAST_REPORTED
+        if (raised or self.level.search(line)) and (worded := self.scales.weigh(line, frame, least)) is not None:
             return worded
         found_general = next((number for number in general if self.rows[number].matches(line, low)), None)
         return self.general[-1] if raised and found_general is None and self.general else found_general
@@ -169,7 +172,7 @@ def parse(text: str) -> SignatureTable:
         raise SignatureError(f"not YAML: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("signatures"), list) or "version" not in content:
         raise SignatureError("expected `version` and a list `signatures`")
-    rows = tuple(_row(given, number) for number, given in enumerate(content["signatures"], 1))
+    rows = tuple(_row(given, number) for number, given in enumerate(content["signatures"]))
     names = [row.name for row in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SignatureError(f"given twice: {', '.join(sorted(twice))}")
@@ -185,10 +188,10 @@ def parse(text: str) -> SignatureTable:
     if not isinstance(errors, dict) or set(errors) - set(_KINDS):
         raise SignatureError(f"errors: expected {' and '.join(_KINDS)}")
     exception, level = (_pattern(errors.get(kind, []), 0, f"errors: {kind}") or _NEVER for kind in _KINDS)
-    general = range(next((number for number, row in enumerate(rows) if row.words), len(rows)), len(rows))
+    general = range(next((number for number, row in enumerate(rows) if row.evidence), len(rows)), len(rows))
     made = SignatureTable(
         str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms,
-        general, _words(rows), exception, level,
+        general, Scales([one for row in rows for one in row.evidence]), exception, level,
     )  # fmt: skip
     if hidden := shadowed(made):
         raise SignatureError("; ".join(hidden))
@@ -205,51 +208,37 @@ def shadowed(made: SignatureTable) -> list[str]:
     ]
 
 
-def classify(text: str) -> LogSignature | None:
+def classify(text: str, frame: str = "") -> LogSignature | None:
     """Return what a text says, from the line of it that tells most; None if no line is known."""
-    found = [row for line in text.splitlines() if (row := table().classify(line))]
+    found = [row for line in text.splitlines() if (row := table().classify(line, frame))]
     return min(found, key=lambda row: row.order, default=None)
 
 
 def _without_zeros(line: str) -> str:
     """Return a line without counters that say that nothing failed."""
+    if not _NONE.search(line):
+        return line
     return _COUNTED_NONE.sub(lambda match: " " if _OF_FAILURES.search(match[1]) else match[0], line)
-
-
-@lru_cache(maxsize=4096)
-def _first_word(words: re.Pattern[str], low: str) -> str | None:
-    match = words.search(low)
-    return match.lastgroup if match else None
-
-
-def _worded(made: SignatureTable, low: str) -> int | None:
-    """Return the row that the first known word of an error leads to; numbers do not make two errors different."""
-    group = _first_word(made.words, _DIGITS.sub("0", low[:_WORDED]))
-    return None if group is None else int(group[1:])
-
-
-def _words(rows: Sequence[LogSignature]) -> re.Pattern[str]:
-    """Return the words of all rows as one pattern, with a group for each row."""
-    groups = [f"(?P<r{number}>{'|'.join(row.words)})" for number, row in enumerate(rows) if row.words]
-    return re.compile("|".join(groups)) if groups else _NEVER
 
 
 def _row(given: object, number: int) -> LogSignature:
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-        raise SignatureError(f"row {number}: expected a mapping with a name")
-    where = f"row {number} ({given['name']})"
+        raise SignatureError(f"row {number + 1}: expected a mapping with a name")
+    where = f"row {number + 1} ({given['name']})"
     if unknown := set(given) - _FIELDS:
         raise SignatureError(f"{where}: unknown fields {', '.join(sorted(map(str, unknown)))}")
     for field, allowed in (("category", CATEGORIES), ("role", ROLES)):
         if given.get(field) not in allowed:
             raise SignatureError(f"{where}: {field} {given.get(field)!r} is none of {', '.join(allowed)}")
     case = bool(given.get("case"))
-    words = given.get("words", [])
-    _pattern(words, 0, where)
-    find = given.get("find", [] if words else None)
+    words = given.get("words", {})
+    evidence = _evidence(number, words, given.get("frames", []), where)
+    wanted, excluded = (_pattern(given.get(name, []), 0, where) for name in ("pattern", "pattern_not"))
+    plain = [] if case else [one for one in given.get("pattern", []) if _PLAIN.fullmatch(one)]
+    find = given.get("find", [] if words or plain else None)
     if (
         not isinstance(find, list)
-        or not (find or words)
+        or not (find or words or plain)
         or not all(isinstance(one, str) and one == one.lower() for one in find)
     ):
         raise SignatureError(f"{where}: find must be a list of texts in lower case")
@@ -263,15 +252,15 @@ def _row(given: object, number: int) -> LogSignature:
     despite = given.get("despite", [])
     if not isinstance(despite, list) or set(map(str, despite)) - set(MOODS):
         raise SignatureError(f"{where}: despite must be a list of {', '.join(MOODS)}")
-    wanted, excluded = (_pattern(given.get(name, []), 0, where) for name in ("pattern", "pattern_not"))
-    forms = [one for name in ("pattern", "pattern_not", "words") for one in given.get(name, [])]
+    forms = [one for name in ("pattern", "pattern_not") for one in given.get(name, [])]
+    forms += [one for weighted in words.values() for one in weighted]
     if not case and (capital := next((one for one in forms if _CAPITAL.search(one)), None)):
         raise SignatureError(f"{where}: {capital!r} has capital letters; without `case` lines are read in small ones")
     return LogSignature(
         name=given["name"],
         category=given["category"],
         role=given["role"],
-        find=tuple(find),
+        find=tuple(dict.fromkeys((*find, *plain))),
         pattern=wanted,
         pattern_not=excluded,
         weak=bool(given.get("weak")),
@@ -282,11 +271,19 @@ def _row(given: object, number: int) -> LogSignature:
         case=case,
         anchored=any("^" in one for one in given.get("pattern", [])),
         despite=tuple(map(str, despite)),
-        words=tuple(words) if isinstance(words, list) else (),
+        evidence=evidence,
         example=given["example"],
         cause=str(given["cause"]),
         next=tuple(steps),
     )
+
+
+def _evidence(number: int, words: object, frames: object, where: str) -> tuple[WordWeight, ...]:
+    if not isinstance(words, dict) or not all(isinstance(weight, int) and weight > 0 for weight in words):
+        raise SignatureError(f"{where}: words must be lists of regular expressions by weight")
+    for forms in (*words.values(), frames):
+        _pattern(forms, 0, where)
+    return tuple(compiled(number, words, frames)) if isinstance(frames, list) else ()
 
 
 def _pattern(given: object, flags: int, where: str) -> re.Pattern[str] | None:
