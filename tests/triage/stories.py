@@ -152,6 +152,7 @@ STORIES: Mapping[str, Story] = {
     "73a": Story("software", "communication_stall"),
     "73b": Story(*NOTHING, at=1500),
     "74": Story("software", "communication_stall", run="ppo/critic"),
+    "75": Story("software", "communication_stall", at=2880),
 }
 
 REACH_SECONDS = 5.0
