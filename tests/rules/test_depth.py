@@ -24,9 +24,9 @@ BUDGETS = {
     "series behind the alert with most": 20,
     "lines of source": 3600,
     "characters of expressions": 120_000,
-    "characters of texts": 132_000,
-    "queries in texts": 390,
-    "characters of the longest text": 6_900,
+    "characters of texts": 127_000,
+    "queries in texts": 370,
+    "characters of the longest text": 6_200,
     "queries in the text with most": 24,
 }
 """The most that there may be, with room for another alert."""

@@ -182,8 +182,10 @@ RUN_FIRST_END = _row(
     "peers (communication), or was asked to end (told).",
 )  # fmt: skip
 RUN_LAST_WORDS = _row(
-    "run_last_words_age_seconds", GAUGE, "seconds", ("run", "rank", "category", "line"),
-    "Seconds since the rank of run_first_end_seconds failed, with the category and line of its last words.",
+    "run_last_words_age_seconds", GAUGE, "seconds",
+    ("run", "rank", "reason", "step", "coordinates", "category", "line"),
+    "Seconds since the rank of run_first_end_seconds died or failed: why, at which step, where it was in the run's "
+    "parallelism, and the category and line of its last words.",
 )  # fmt: skip
 RUN_ENDED_TOGETHER = _row(
     "run_ended_together", GAUGE, "", ("run", "kind"),
@@ -207,7 +209,8 @@ RUN_FRUITLESS_ATTEMPTS = _row(
     "Attempts in a row that failed on this node without a new step, at most 15 minutes apart.",
 )  # fmt: skip
 RUN_FROZEN = _row(
-    "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
+    "run_frozen_seconds", GAUGE, "seconds",
+    ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process", "coordinates"),
     "Seconds for which a connected rank has been silent, once over 23 (60 in init, checkpoint and eval); the eight "
     "longest.",
     few=True,

@@ -82,6 +82,7 @@ class EarlierEnd(NamedTuple):
     restarts: int
     reason: str
     said: LastWords
+    step: int | None
 
 
 class Rank:
@@ -336,7 +337,7 @@ class Rank:
         if earlier.ended is not None and earlier.outcome != "finished":
             self.earlier_end = EarlierEnd(
                 earlier.ended, earlier.ended_at, earlier.began, earlier.restarts, earlier.end_reason,
-                earlier.last_words(earlier.ended),
+                earlier.last_words(earlier.ended), earlier.step,
             )  # fmt: skip
 
     def apply(self, state: State, now: float, most: int) -> list[CounterDelta]:
@@ -455,6 +456,12 @@ class Rank:
         return (gpu.index, gpu.uuid) if gpu is not None else ("", self.hello.uuid or "")
 
     @property
+    def written_coordinates(self) -> str:
+        """Where it is in the run's parallelism, as texts write it; "" for a single coordinate, which is its number."""
+        written = [f"{dimension} {number}" for dimension, number in sorted(self.coordinates.items())]
+        return ", ".join(written) if len(written) > 1 else ""
+
+    @property
     def usual_step_seconds(self) -> float | None:
         """Its usual step when it last made some, however long ago."""
         return self._recent.step_seconds
@@ -510,7 +517,7 @@ class Rank:
         shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *self.place, str(self.peer.uid)), 1)]
         if self.coordinates:
             dimensions = (str(self.coordinates.get(dimension, "")) for dimension in catalog.DIMENSIONS)
-            shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions), 1))
+            shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions, self.written_coordinates), 1))
         if any(self.job):
             shown.append(Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1))
         shown.append(Sample(catalog.RANK_UP, key, state not in ("dead", "failed")))

@@ -43,6 +43,7 @@ class RankEnd:
     restarts: int
     reason: str
     said: LastWords
+    step: int | None
 
     @property
     def kind(self) -> str:
@@ -57,7 +58,8 @@ def ends_of(rank: Rank, view: RunView) -> Iterator[RankEnd]:
     found = rank.end_at(view.now)
     if found is not None and found[1] != "finished":
         at, reason = found
-        yield RankEnd(rank, rank.hello.rank, at, rank.began, rank.restarts, reason, rank.last_words(view.now))
+        said = rank.last_words(view.now)
+        yield RankEnd(rank, rank.hello.rank, at, rank.began, rank.restarts, reason, said, rank.step)
 
 
 def stepping_since(view: RunView) -> float | None:
@@ -149,9 +151,8 @@ class Ends:
             if not (ends := self._of((kind,))):
                 continue
             first = ends[0]
-            if first.said.category and kind != "told":
-                words = (view.run, str(first.number), *first.said)
-                yield Sample(catalog.RUN_LAST_WORDS, words, view.now - first.at)
+            if kind != "told":
+                yield Sample(catalog.RUN_LAST_WORDS, (view.run, *_last_words(first)), view.now - first.at)
             apart = TOGETHER_BY_COMMUNICATION_SECONDS if kind == "communication" else TOGETHER_SECONDS
             labels = (view.run, kind, first.reason, *seat(first.rank))
             yield Sample(catalog.RUN_FIRST_END, labels, view.now - first.at)
@@ -181,6 +182,12 @@ class Ends:
             if plan and step is not None:
                 short = plan - step if step < PLAN_SHARE * plan - 1 else 0.0
                 yield Sample(catalog.RUN_STEPS_SHORT, (view.run,), short)
+
+
+def _last_words(end: RankEnd) -> tuple[str, ...]:
+    """Return what a page says of an end: the labels of catalog.RUN_LAST_WORDS but for the run."""
+    step = "" if end.step is None else str(end.step)
+    return str(end.number), end.reason, step, end.rank.written_coordinates, *end.said
 
 
 class Attempts:
