@@ -301,6 +301,7 @@ def queries(text: str) -> Iterator[str]:
     ):
         expression = "".join(literal).replace('\\"', '"').replace("offset %s", "offset 5m")
         if "(" in expression or "{" in expression:
+            expression = re.sub(r"%\[\d\]", "%", expression).replace("%%", "")
             filled = (
                 expression.replace("%q", '"x"').replace("%g", "0.5").replace("{%s", '{run="x",rank="1",instance="n"')
             )

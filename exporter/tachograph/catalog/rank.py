@@ -132,8 +132,8 @@ RANK_INFO = _row(
     few=True,
 )  # fmt: skip
 RANK_COORDINATES = _row(
-    "rank_coordinates_info", INFO, "", (*RANK, *DIMENSIONS, "coordinates"),
-    "Where a rank is in the run's parallelism, also as texts write it; a single coordinate is the rank's number.",
+    "rank_coordinates_info", INFO, "", (*RANK, *DIMENSIONS),
+    "Where a rank is in the run's parallelism.",
     few=True,
 )  # fmt: skip
 RANK_JOB_INFO = _row(

@@ -517,7 +517,7 @@ class Rank:
         shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *self.place, str(self.peer.uid)), 1)]
         if self.coordinates:
             dimensions = (str(self.coordinates.get(dimension, "")) for dimension in catalog.DIMENSIONS)
-            shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions, self.written_coordinates), 1))
+            shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions), 1))
         if any(self.job):
             shown.append(Sample(catalog.RANK_JOB_INFO, (*key, *self.job), 1))
         shown.append(Sample(catalog.RANK_UP, key, state not in ("dead", "failed")))

@@ -14,7 +14,7 @@ def test_who_is_silent_for_too_long_is_shown(node: Any, phase: str, seconds: int
     node.turn(seconds)
     assert not node.told("frozen_seconds")
     node.turn(1)
-    shown = ("frozen_seconds", "0", "", "", phase, "1", "data.py:88 load_shard", "", "")
+    shown = ("frozen_seconds", "0", "", "", phase, "1", "data.py:88 load_shard", "")
     assert node.told("frozen_seconds") == {shown: seconds + 1}
     node.says(0, phase)
     assert not node.told("frozen_seconds")

@@ -20,15 +20,7 @@ def frozen(view: RunView) -> Iterator[Sample]:
     """Yield the ranks that have been silent for too long, at most eight of them."""
     silent = [rank for rank, state in view.states.items() if state == "frozen" and _is_frozen(rank, view.now)]
     for rank in sorted(silent, key=lambda rank: rank.heard)[:CROWD]:
-        labels = (
-            view.run,
-            *seat(rank),
-            rank.phase or "",
-            rank.pid,
-            rank.where,
-            rank.process_state,
-            rank.written_coordinates,
-        )
+        labels = (view.run, *seat(rank), rank.phase or "", rank.pid, rank.where, rank.process_state)
         yield Sample(catalog.RUN_FROZEN, labels, view.now - rank.heard)
 
 
