@@ -187,6 +187,10 @@ RUN_LAST_WORDS = _row(
     "Seconds since the rank of run_first_end_seconds died or failed: why, at which step, where it was in the run's "
     "parallelism, and the category and line of its last words.",
 )  # fmt: skip
+RUN_GONE = _row(
+    "run_gone_seconds", GAUGE, "seconds", ("run", "ranks", "how"),
+    "Seconds since the first of these ranks on this node ended without finishing; none of them is back.",
+)  # fmt: skip
 RUN_ENDED_TOGETHER = _row(
     "run_ended_together", GAUGE, "", ("run", "kind"),
     "Ranks on this node that ended within 0.5 s of the first of their kind, or within 3 s for communication.",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
+from tachograph.diagnosis import CROWD
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.last_words import LastWords
 from tachograph.node.ranks.rank import Rank
@@ -97,6 +98,7 @@ class Ends:
     def samples(self, view: RunView) -> Iterator[Sample]:
         """Yield the first end of each kind, how many came with it, and what the run came to on this node."""
         yield from self._first_ends(view)
+        yield from _gone(view)
         yield from self._over(view)
         yield from self._attempts.samples(view)
 
@@ -182,6 +184,23 @@ class Ends:
             if plan and step is not None:
                 short = plan - step if step < PLAN_SHARE * plan - 1 else 0.0
                 yield Sample(catalog.RUN_STEPS_SHORT, (view.run,), short)
+
+
+def _gone(view: RunView) -> Iterator[Sample]:
+    """Yield which ranks ended without finishing and are not back, by reason: as RunHung writes them."""
+    gone: dict[str, dict[int, float]] = {}
+    for rank in view.states.keys() - set(view.alive):
+        at, reason = rank.end_at(view.now) or (0.0, "finished")
+        if reason != "finished":
+            gone.setdefault(reason, {})[rank.hello.rank] = at
+    for reason, ended in sorted(gone.items()):
+        numbers = sorted(ended)
+        more = f" and {len(numbers) - CROWD} more" if len(numbers) > CROWD else ""
+        how = f"ended ({reason})"
+        if reason in catalog.TOLD_REASONS:
+            how = "was asked to end" if len(numbers) == 1 else "were asked to end"
+        ranks = ", ".join(map(str, numbers[:CROWD])) + more
+        yield Sample(catalog.RUN_GONE, (view.run, ranks, how), view.now - min(ended.values()))
 
 
 def _last_words(end: RankEnd) -> tuple[str, ...]:
