@@ -172,7 +172,7 @@ def _scalar(node: object) -> bool:
         return _scalar(node.expr)
     if isinstance(node, p.BinaryExpr):
         return _scalar(node.lhs) and _scalar(node.rhs)
-    return isinstance(node, p.NumberLiteral) or (isinstance(node, p.Call) and node.func.name == "time")
+    return isinstance(node, p.NumberLiteral) or (isinstance(node, p.Call) and node.func.name in ("time", "scalar"))
 
 
 def outline(node: object) -> frozenset[str]:
