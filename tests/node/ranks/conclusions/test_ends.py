@@ -132,24 +132,24 @@ def test_who_is_gone_is_listed_by_how_it_ended(node: Node) -> None:
     node.wait(2)
     node.die(2)
     node.finish(1)
-    assert node.shown("gone_seconds") == {("3", "was asked to end"): 2, ("2", "ended (died)"): 0}
+    assert node.shown("gone_seconds") == {("Rank 3", "was asked to end"): 2, ("Rank 2", "ended (died)"): 0}
     node.start(3, attempt=1)
     node.fail(0, "terminated")
     node.wait(1)
     node.fail(4, "interrupted")
     node.die(*range(5, 12))
     assert node.shown("gone_seconds") == {
-        ("0", "was asked to end"): 1,
-        ("4", "was asked to end"): 0,
-        ("2, 5, 6, 7, 8, 9, 10, 11", "ended (died)"): 1,
+        ("Rank 0", "was asked to end"): 1,
+        ("Rank 4", "was asked to end"): 0,
+        ("Ranks 2, 5, 6, 7, 8, 9, 10, 11", "ended (died)"): 1,
     }  # fmt: skip
     node.start(0, attempt=1)
     node.step(3)
     node.fail(0)
     node.die(3)
     gone = node.shown("gone_seconds")
-    assert ("2, 3, 5, 6, 7, 8, 9, 10 and 1 more", "ended (died)") in gone
-    assert ("0", "ended (exception)") in gone
+    assert ("Ranks 2, 3, 5, 6, 7, 8, 9, 10 and 1 more", "ended (died)") in gone
+    assert ("Rank 0", "ended (exception)") in gone
 
 
 def test_the_end_is_shown_while_the_others_hang(node: Node) -> None:

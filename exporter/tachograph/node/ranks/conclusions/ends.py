@@ -199,7 +199,7 @@ def _gone(view: RunView) -> Iterator[Sample]:
         how = f"ended ({reason})"
         if reason in catalog.TOLD_REASONS:
             how = "was asked to end" if len(numbers) == 1 else "were asked to end"
-        ranks = ", ".join(map(str, numbers[:CROWD])) + more
+        ranks = f"Rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:CROWD]))}{more}"
         yield Sample(catalog.RUN_GONE, (view.run, ranks, how), view.now - min(ended.values()))
 
 
