@@ -54,7 +54,7 @@ class RunObserver:
         self._known = known
         self.seen: RunSeen | None = None
         self.first_step: int | None = None
-        """The step at which this attempt was first seen."""
+        """The step from which this attempt goes on; None before it has made one, as a loop is at 0 until it resumes."""
         self._best_before: int | None = None
         self._began = 0.0
         self._processes: dict[int, tuple[int, str]] = {}
@@ -94,7 +94,7 @@ class RunObserver:
     def note(self, seen: RunSeen) -> bool:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
-        self.first_step = seen.step if self.first_step is None else self.first_step
+        self.first_step = _first_step(seen) if self.first_step is None else self.first_step
         self._known.note(seen)
         return before is not None and (before.step or 0) < (seen.step or 0)
 
@@ -131,6 +131,12 @@ class RunObserver:
     def _is_there(self, rank: RankSeen) -> bool | None:
         pid, started = self._processes.get(rank.rank, (0, ""))
         return started_at(pid) == started if started else None
+
+
+def _first_step(seen: RunSeen) -> int | None:
+    """Return the step before which its ranks have made none, as far as is known; None before they have made one."""
+    begun = [rank.step - (rank.steps or 0) for rank in seen.ranks if rank.step is not None and rank.steps != 0]
+    return max(begun, default=None)
 
 
 def _of_job(seen: RunSeen, job: str) -> RunSeen | Unknown:
