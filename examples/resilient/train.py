@@ -84,8 +84,8 @@ class Batches:
         return self._of(order[begin : begin + BATCH].tolist())
 
     def held_out(self) -> tuple[Tensor, Tensor]:
-        """Return this rank's share of what is not trained on, in the same form."""
-        return self._of(range(self._windows + self._rank, self._windows + HELD_OUT, self._world_size))
+        """Return what is not trained on, in the same form, to every rank."""
+        return self._of(range(self._windows, self._windows + HELD_OUT))
 
     def _of(self, windows: Iterable[int]) -> tuple[Tensor, Tensor]:
         text = torch.stack([self._text[i * CONTEXT : (i + 1) * CONTEXT + 1] for i in windows])
@@ -112,15 +112,16 @@ def steps_to_make(plan: tachograph.Plan, begin: int, planned: int) -> Iterator[i
     return (step for step in range(begin, end) if not plan.skips(step))
 
 
-def validate(model: nn.Module, batches: Batches, path: Path) -> None:
-    """Write the mean loss over what is held out to a file; each rank computes its share."""
+def validation_loss(model: nn.Module, batches: Batches) -> float:
+    """Return the mean loss over what is held out; every rank computes all of it.
+
+    A collective so close to the end may hang it: PyTorch 2.13 joins gloo's thread, which still holds the tensor and
+    needs Python's lock for it, while it has that lock.
+    """
     model.eval()
     with torch.no_grad():
         text, targets = batches.held_out()
-        loss = mean_loss(model(text), targets)
-    dist.all_reduce(loss)
-    if dist.get_rank() == 0:
-        path.write_text((loss.item() / dist.get_world_size()).hex())
+        return mean_loss(model(text), targets).item()
 
 
 def parallel(model: Transformer, how: str) -> nn.Module:
@@ -204,7 +205,9 @@ def main() -> None:
     if saved := checkpoints.finished(wait=True):
         recorder.checkpoint_saved(step=saved[0], path=saved[1])
     with recorder.phase("eval"):
-        validate(model, batches, given.folder / "validation")
+        validated = validation_loss(model, batches)
+    if rank == 0:
+        (given.folder / "validation").write_text(validated.hex())
     dist.barrier()
     dist.destroy_process_group()
 

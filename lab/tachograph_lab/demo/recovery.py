@@ -73,6 +73,7 @@ def play(folder: Path, screen: Screen) -> bool:
         screen.chapter("Starting both")
         run = start_supervised(children, place / "with", "recovery", exporter.socket, *PACE, *faults)
         alone = start_alone(children, place / "without", "without", *PACE, *bad_batch)
+        screen.waiting("waiting for all ranks to train")
         Story(screen, run).tell_until(lambda: not run.process.running)
         screen.waiting("the run without a supervisor trains to its end")
         while alone.process.running:
@@ -123,10 +124,10 @@ class Story:
         if steps and not self._trains:
             self._trains = True
             self._screen.note("all ranks are training")
-        if self._screen.live and steps:
+        if steps:
             last = steps[-1]
             at = f"step {count(last.step)} of {count(STEPS)}, loss {significant(last.loss, 3)}"
-            self._screen.waiting(f"attempt {last.attempt}, {at}")
+            self._screen.still_waiting(f"attempt {last.attempt}, {at}")
 
 
 def _told(entry: Entry, faults: Sequence[FaultMade]) -> str:
@@ -148,10 +149,11 @@ def _told(entry: Entry, faults: Sequence[FaultMade]) -> str:
 
 
 def _summary(screen: Screen, recoveries: Sequence[Recovery]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, title="\nFaults made, and what the supervisor did", title_justify="left")
-    for heading in ("fault", "found by", "action", "from step"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("a step after", "loading", "steps lost"):
+    title = "\nFaults made, what the supervisor did, and after how long a step was made again"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for heading in ("fault", "found by", "action"):
+        table.add_column(heading, no_wrap=heading != "action")
+    for heading in ("back to", "after", "of it loading", "steps lost"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in recoveries:
         table.add_row(
