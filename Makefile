@@ -92,7 +92,7 @@ demo: programs   ## a real training job, five faults, every page as it arrives (
 demo-rl: programs   ## three that learn by reinforcement (TRL's GRPO): a reward that hangs, a slow rank, a dead engine; 8 minutes
 	$(BIN)/tachograph-lab demo --rl
 
-demo-recovery: $(READY)   ## a supervisor acts upon five faults of one training: time to recover, steps lost, the loss with it and without; 6 to 8 minutes
+demo-recovery: $(READY)   ## a supervisor acts upon five faults of one training: time to recover, steps lost, the loss with it and without; 6 minutes
 	$(BIN)/tachograph-lab demo --recovery
 
 programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH, else this release's, into .tools/

@@ -63,7 +63,7 @@ alone. Gradients are not clipped: clipping would make that batch harmless."""
 def play(folder: Path, screen: Screen) -> bool:
     """Play it, and return whether each fault was recovered from, and the training came to its end."""
     screen.title("Tachograph demo: recovery", SUBJECT)
-    screen.note("this takes six to eight minutes")
+    screen.note("this takes six minutes, and longer on a busy machine")
     place = folder / "recovery"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
