@@ -16,7 +16,7 @@ KUBERNETES_READY := $(VENV)/.kubernetes-ready
 DEB_READY := .venv-deb/.ready
 NODE_READY := .venv-node/.ready
 
-.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl test test-unit test-all python programs replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl demo-recovery test test-unit test-all python programs replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -91,6 +91,9 @@ demo: programs   ## a real training job, five faults, every page as it arrives (
 
 demo-rl: programs   ## three that learn by reinforcement (TRL's GRPO): a reward that hangs, a slow rank, a dead engine; 8 minutes
 	$(BIN)/tachograph-lab demo --rl
+
+demo-recovery: $(READY)   ## a supervisor acts upon five faults of one training: time to recover, steps lost, the loss with it and without; 6 minutes
+	$(BIN)/tachograph-lab demo --recovery
 
 programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH, else this release's, into .tools/
 	@$(BIN)/python -m tools.binaries >/dev/null
