@@ -142,6 +142,10 @@ class Monitoring:
     def _start_nodes(self) -> None:
         """Start the nodes to scrape, if this class has any."""
 
+    def _within(self, part: str) -> Sequence[str]:
+        """Return the command by which another one is started where a program belongs, empty for here."""
+        return ()
+
     def _address_flag(self, part: str) -> str:
         """Return the flag that takes a program's address."""
         return "--web.listen-address"
@@ -187,7 +191,7 @@ class Monitoring:
         started = {child.name for child in self.children.running}
         for part in [part for part in self.parts if part not in started]:
             listening = f"{self._address_flag(part)}={self.address(part)}"
-            self.children.start(part, [programs[part], listening, *self._arguments(part)])
+            self.children.start(part, [*self._within(part), programs[part], listening, *self._arguments(part)])
         for child in [child for child in self.children.running if child.name in self.ports]:
             path = "/metrics" if child.name == "node_exporter" else "/-/ready"
             child.wait_until(partial(answers, self.url(child.name) + path), START_SECONDS)
