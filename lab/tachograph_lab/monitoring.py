@@ -171,7 +171,7 @@ class Monitoring:
     def _render(self) -> None:
         for part in ("prometheus", "alertmanager"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
-            shutil.copytree(root() / part, self.folder / part)
+            shutil.copytree(self._source() / part, self.folder / part)
             shutil.rmtree(self._data(part), ignore_errors=True)
         for file in SCRAPED_FILES:
             self.aim(file, {})
@@ -180,6 +180,14 @@ class Monitoring:
         configuration.write_text(with_intervals(text, self._intervals), encoding="utf-8")
         self.aim("prometheus", {self.node: self.address(self.ruler)})
         self.aim("alertmanager", {self.node: self.address("alertmanager")})
+        self._name_pager()
+
+    def _source(self) -> Path:
+        """Return the checkout whose configuration runs."""
+        return root()
+
+    def _name_pager(self) -> None:
+        """Have the receivers of `alertmanager.yml` send to the pager."""
         alertmanager = self.folder / "alertmanager/alertmanager.yml"
         text = alertmanager.read_text(encoding="utf-8")
         alertmanager.write_text(text.replace(SHIPPED_PAGER, self._pager_url), encoding="utf-8")
