@@ -80,19 +80,38 @@ def cell_lost(scene: Scene) -> None:
     scene.pause(150)
 
 
-def disk_full(part: str) -> Callable[[Scene], None]:
-    """Return a disk that is full for two minutes, in which a rank hangs."""
+def node_lost_beside(scene: Scene) -> None:
+    """Lose the Prometheus of the other cell, and two and a half minutes later a node."""
+    scene.kill("cell-a")
+    scene.pause(150)
+    scene.lose_node()
+    scene.pause(120)
 
-    def play(scene: Scene) -> None:
-        ballast = scene.fleet.data(part) / "ballast"
-        fill(ballast)
-        scene.pause(30)
-        scene.hang()
-        scene.pause(90)
-        ballast.unlink()
-        scene.pause(60)
 
-    return play
+def disk_full_above(scene: Scene) -> None:
+    """Fill the disk of a replica above for two minutes, and have a rank hang meanwhile."""
+    ballast = scene.fleet.data("above-0") / "ballast"
+    fill(ballast)
+    scene.pause(30)
+    scene.hang()
+    scene.pause(90)
+    ballast.unlink()
+    scene.pause(60)
+
+
+def disk_full_in_cell(scene: Scene) -> None:
+    """Fill the disk of a cell's Prometheus and have a rank hang there; after two and a half minutes mend it.
+
+    Room alone is not enough: a torn record stops its remote_write until a restart repairs the write-ahead log.
+    """
+    ballast = scene.fleet.data("cell-b") / "ballast"
+    fill(ballast)
+    scene.pause(30)
+    scene.hang()
+    scene.pause(120)
+    ballast.unlink()
+    scene.restart("cell-b")
+    scene.pause(90)
 
 
 def damaged(part: str) -> Callable[[Scene], None]:
@@ -159,12 +178,16 @@ STORIES = {
     "cell": StoryOfNodes(
         "a cell's Prometheus is lost for 4 min", cell_lost, [Notice("NodesUnreachable", cell="b")], 180
     ),
+    "node beside a cell": StoryOfNodes(
+        "the other cell's Prometheus is lost, and 150 s later a node", node_lost_beside,
+        [Notice("NodesUnreachable", cell="a"), Notice("RunHung")],
+    ),
     "disk of a cell": StoryOfNodes(
-        "the disk of a cell's Prometheus is full for 2 min; a rank there hangs", disk_full("cell-b"), [HUNG],
-        small_disk="cell-b",
+        "the disk of a cell's Prometheus is full for 2½ min; a rank there hangs; then it is restarted with room",
+        disk_full_in_cell, [Notice("NodesUnreachable", cell="b"), HUNG], small_disk="cell-b",
     ),
     "disk above": StoryOfNodes(
-        "the disk of a replica above is full for 2 min; a rank hangs", disk_full("above-0"), [HUNG], 45,
+        "the disk of a replica above is full for 2 min; a rank hangs", disk_full_above, [HUNG], 45,
         small_disk="above-0",
     ),
     "log of a cell": StoryOfNodes(
