@@ -117,6 +117,7 @@ def play(name: str, folder: Path, suite: str) -> Result:
             story.play(scene)
         except (ProcessError, NetworkError, PrometheusError) as error:
             scene.faults.append(str(error))
+        scene.faults += [f"{name} was ended" for name in scene.ended()]
         pages = scene.received()
         return Result(
             name,
@@ -208,10 +209,10 @@ def main() -> int:
     with signals_as_exit():
         for name in options.only:
             known[name] = one = played_alone(name, options.suite, options.keep)
+            results = [known[name] for name in STORIES if name in known]
+            save(NAME, {"stories": [asdict(one) for one in results]})
             print(f"{time.strftime('%H:%M:%S')} {name}: " + " | ".join(one.cells()[1:]), flush=True)
-    results = [known[name] for name in STORIES if name in known]
     show("Many nodes", [dict(zip(HEADS, one.cells(), strict=True)) for one in results if one.name in options.only])
-    save(NAME, {"stories": [asdict(one) for one in results]})
     if options.doc:
         text = DOCUMENT.read_text(encoding="utf-8")
         DOCUMENT.write_text(between(text, BEGIN, END, report(results)), encoding="utf-8")

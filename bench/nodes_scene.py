@@ -16,6 +16,9 @@ STUCK = RANKS - 1
 
 CALM_SECONDS = 45.0
 """Between the first sight of all ranks and a fault: rules know the run's usual step by then."""
+LASTING = ("RunHung",)
+"""Alerts of troubles that nothing mends here."""
+
 AFTERWARDS_SECONDS = 60.0
 """How long one watches for a second page after the first."""
 
@@ -83,6 +86,10 @@ class Scene:
         """Wait for a page, and watch for a second one; that it did not come is seen later."""
         if self.pager.wait_for(notice.is_of, seconds):
             self.pause(AFTERWARDS_SECONDS)
+
+    def ended(self) -> list[str]:
+        """Return the alerts about runs that people were told are over: no run in trouble recovers here."""
+        return sorted({one.alert for one in self.pager.pages() if one.status != FIRING and one.alert in LASTING})
 
     def received(self) -> list[PagedAlert]:
         """Return all that was sent as firing, the watchdog's aside."""

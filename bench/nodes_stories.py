@@ -72,20 +72,12 @@ def one_way_up(scene: Scene) -> None:
 
 
 def cell_lost(scene: Scene) -> None:
-    """Lose the Prometheus of a cell for four minutes."""
+    """Lose the Prometheus of a cell for three minutes."""
     scene.strike()
     scene.kill("cell-b")
-    scene.pause(240)
+    scene.pause(180)
     scene.fleet.start_again()
-    scene.pause(150)
-
-
-def node_lost_beside(scene: Scene) -> None:
-    """Lose the Prometheus of the other cell, and two and a half minutes later a node."""
-    scene.kill("cell-a")
-    scene.pause(150)
-    scene.lose_node()
-    scene.pause(120)
+    scene.pause(90)
 
 
 def disk_full_above(scene: Scene) -> None:
@@ -176,11 +168,7 @@ STORIES = {
         "what a cell sends to one of the replicas above is lost for 2 min; a rank there hangs", one_way_up, [HUNG], 45
     ),
     "cell": StoryOfNodes(
-        "a cell's Prometheus is lost for 4 min", cell_lost, [Notice("NodesUnreachable", cell="b")], 180
-    ),
-    "node beside a cell": StoryOfNodes(
-        "the other cell's Prometheus is lost, and 150 s later a node", node_lost_beside,
-        [Notice("NodesUnreachable", cell="a"), Notice("RunHung")],
+        "a cell's Prometheus is lost for 3 min", cell_lost, [Notice("NodesUnreachable", cell="b")], 180
     ),
     "disk of a cell": StoryOfNodes(
         "the disk of a cell's Prometheus is full for 2½ min; a rank there hangs; then it is restarted with room",

@@ -43,7 +43,7 @@ BEGIN, END = "<!-- written by bench/soak.py --doc -->", "<!-- end -->"
 GPUS = 8
 DATA_BYTES = 512 << 20
 PERIOD = 1.0
-START_SECONDS, END_SECONDS = 180.0, 90.0
+START_SECONDS, END_SECONDS = 600.0, 240.0
 """For all ranks to be there, and to have stood still."""
 WARM_UP = 0.2
 """The share of the time after which something counts as growing: before, tables and the allocator's pools fill."""

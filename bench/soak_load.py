@@ -26,7 +26,7 @@ LIFE_STEPS = (200, 600)
 """The least and most steps of a mortal's life."""
 AWAY_SECONDS = (2.0, 15.0)
 FOR_EVER = 10**9
-APPLIED_SECONDS = 20.0
+APPLIED_SECONDS = 60.0
 """After so long without a step the exporter must have a rank's last state."""
 PAGE_NAME = f"uid:{UID}/{RUN}"
 STEPS = re.compile(rf'^tachograph_train_steps_total{{run="{PAGE_NAME}",rank="(\d+)"}} (\S+)$', re.M)

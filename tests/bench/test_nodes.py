@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tachograph_lab.pager import Pager
 from tests.bench.conftest import BENCH
 
 
@@ -47,6 +48,22 @@ def test_each_way_to_be_wrong_is_named(nodes: ModuleType) -> None:
     ticket = page() | {"receiver": "ticket"}
     assert wrong(nodes, ticket) == "not received: NodeDown node-3; not wanted: NodeDown node-3 (ticket)"
     assert wrong(nodes, page(), faults=("a counter fell",)) == "a counter fell"
+
+
+def test_a_trouble_that_lasts_is_not_ended() -> None:
+    """A replica above that saw nothing of a hang must not say that it is over; the watchdog is no page."""
+    scene = importlib.import_module("nodes_scene").Scene
+    with Pager() as pager:
+        sent = [("page", "RunHung", "firing"), ("page", "NodeDown", "resolved"), ("watchdog", "Any", "firing")]
+        for receiver, alert, status in sent:
+            one = {"status": status, "labels": {"alertname": alert}, "annotations": {}, "startsAt": "then"}
+            pager.accept(receiver, {"alerts": [{**one, "fingerprint": alert}]})
+        seen = scene(None, pager)
+        assert [one.alert for one in seen.received()] == ["RunHung"]
+        assert seen.ended() == []
+        over = {"status": "resolved", "labels": {"alertname": "RunHung"}, "annotations": {}, "startsAt": "then"}
+        pager.accept("page", {"alerts": [{**over, "fingerprint": "RunHung"}]})
+        assert seen.ended() == ["RunHung"]
 
 
 def test_a_counter_that_falls_and_a_panel_that_empties_are_seen() -> None:
