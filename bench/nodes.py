@@ -88,7 +88,7 @@ class Result:
             self.story.words,
             "; ".join(f"{_said(one)}, once" for one in self.received) or "nothing",
             ", ".join(f"{one['after']:.0f}" for one in self.received) or "–",
-            f"{self.load:.0f}",
+            f"{self.load:.0f}" if self.load else "–",
             self.wrong or "as it must be",
         ]
 

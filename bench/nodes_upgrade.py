@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from nodes_fleet import NODES, RANKS, OnHosts
 from nodes_network import NetworkError
 from nodes_rank import RUN
 from nodes_scene import Scene
-from tachograph.prometheus_api import Prometheus
+from tachograph.prometheus_api import Prometheus, TimeSeries
 from tachograph_lab.checkout import root, tools
 
 sys.path.insert(0, str(root() / "grafana"))
@@ -133,11 +134,15 @@ def upgrade(scene: Scene) -> None:
 
 def fallen_counters(server: Prometheus, seconds: float) -> list[str]:
     """Return the counters of ranks and runs that fell within so many seconds."""
-    found = server.samples('{__name__=~"tachograph_(train|run)_.+_total"}', seconds, time.time())
+    return fallen(server.samples('{__name__=~"tachograph_(train|run)_.+_total"}', seconds, time.time()))
+
+
+def fallen(counters: Sequence[TimeSeries]) -> list[str]:
+    """Return those of some counters that fell."""
     return sorted(
         f"{one.labels['__name__']} fell on {one.labels['instance']}"
-        for one in found
-        if any(later < earlier for (_, earlier), (_, later) in zip(one.samples, one.samples[1:], strict=False))
+        for one in counters
+        if any(later < earlier for (_, earlier), (_, later) in pairwise(one.samples))
     )
 
 
