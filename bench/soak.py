@@ -29,7 +29,7 @@ from typing import Any
 from hostile_node import DESCRIPTORS, Node
 from hostile_scraper import Scraper
 from observe import children, resident_mb
-from soak_load import RANKS, Attackers, Driver, Ranks, SlowReaders, worker_ends
+from soak_load import RANKS, Attackers, Driver, Ranks, SlowReaders
 from soak_rank import UID
 from tachograph.signals import signals_as_exit
 from tachograph_lab.fake_nvml import library
@@ -90,7 +90,8 @@ class Soak:
     ranks: Mapping[str, Any]
     attacks: int
     hangs: int
-    worker_ends: Mapping[str, float]
+    hangs_seen: int
+    slow_begun: int
     slow_pages: int
     ended: bool
 
@@ -127,6 +128,7 @@ class Soak:
         return [
             *self.ranks["wrong"],
             *["the exporter ended"] * self.ended,
+            *[f"{self.hangs - self.hangs_seen} hangs of the driver were not shown"] * (self.hangs_seen < self.hangs),
             *[f"memory grew by {grown('resident'):.1f} MB"] * (grown("resident") > GROWN_MB),
             *[f"{grown('descriptors'):.0f} descriptors more"] * (grown("descriptors") > GROWN_DESCRIPTORS),
             *[f"{grown('tasks'):.0f} tasks more"] * (grown("tasks") > GROWN_TASKS),
@@ -145,8 +147,8 @@ class Soak:
             *markdown(list(rows[0]), [list(row.values()) for row in rows]),
             "",
             f"- {ranks['deaths']} ends of ranks; {ranks['compared']} counts of steps compared, {counted}.",
-            f"- {self.attacks} attacks of 12 s; {self.hangs} hangs of the driver, for which the exporter ended"
-            f" its reader {sum(self.worker_ends.values()):.0f} times; {self.slow_pages} pages read slowly.",
+            f"- {self.attacks} attacks of 12 s; {self.hangs} hangs of the driver, {self.hangs_seen} of which were"
+            f" shown; {self.slow_begun} pages read slowly, {self.slow_pages} of them to the end.",
             f"- All scrapes, those during attacks included: p50 {1e3 * quantile(self.all_scrapes, 0.5):.0f} ms, p99 "
             f"{1e3 * quantile(self.all_scrapes, 0.99):.0f} ms; {self.lost_scrapes} of {len(self.all_scrapes)} lost.",
             f"- Memory: {1024 * self.looks.slope('resident', self.seconds):+.0f} KB a minute, by least squares.",
@@ -182,16 +184,15 @@ def soak(minutes: float, folder: Path) -> Soak:
         scraper = Scraper(node.port)
         _await_ranks(scraper)
         attackers, driver, slow = Attackers(own, node.socket, node.port), Driver(fake), SlowReaders(node.port)
-        looks, times, lost, page = Looks(), [], 0, ""
+        looks, times, lost = Looks(), [], 0
         began = time.monotonic()
         while (so_far := time.monotonic() - began) < 60 * minutes and node.process.poll() is None:
             now = time.monotonic()
             attackers.turn(now)
-            driver.turn(now)
             took, text = scraper.scrape()
+            driver.turn(text, now)
             times.append(took)
             lost += not text
-            page = text or page
             ranks.turn(text, now)
             if attackers.quiet(now) and text:
                 _look(looks, so_far, took, node)
@@ -205,7 +206,18 @@ def soak(minutes: float, folder: Path) -> Soak:
     load = f"Load average {before:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} cores."
     counts = {"wrong": ranks.wrong, "compared": ranks.compared, "deaths": ranks.deaths}
     return Soak(
-        minutes, load, looks, times, lost, counts, attackers.made, driver.hangs, worker_ends(page), slow.pages, ended
+        minutes,
+        load,
+        looks,
+        times,
+        lost,
+        counts,
+        attackers.made,
+        driver.hangs,
+        driver.seen,
+        slow.begun,
+        slow.pages,
+        ended,
     )
 
 

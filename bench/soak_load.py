@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import random
 import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from hostile_attacks import ATTACKS
@@ -38,7 +38,8 @@ LATE_SECONDS = 2.0
 SETTLE_SECONDS = 3.0
 """After an attack, before the node counts as quiet."""
 
-HANG_EVERY, HANG_SECONDS = 120.0, 20.0
+HUNG_GPU, HANG_EVERY, HANG_SECONDS = 2, 120.0, 20.0
+HUNG = re.compile(rf'^tachograph_gpu_unavailable_info{{gpu="{HUNG_GPU}",[^}}]*reason="hung"}} 1$', re.M)
 SLOW_READERS, SLOW_BYTES = 4, 2048
 """How many read a page this many bytes a second."""
 
@@ -101,22 +102,25 @@ class Attackers:
     def __init__(self, children: Children, socket_path: Path, port: int) -> None:
         self._children, self._socket, self._port = children, socket_path, port
         self._names = itertools.cycle(name for name in ATTACKS if name != "none")
-        self._next = 0.0
+        self._next = self._until = 0.0
         self._attacks: list[tuple[float, float]] = []
-        """When each began, and was over for sure."""
+        """When each began, and when its last process had ended."""
         self._running: list[Child] = []
 
     def turn(self, now: float) -> None:
         """Begin the next attack if its time has come; end one that is over."""
-        if self._running and now > self._attacks[-1][1]:
+        if self._running and now > self._until:
             for child in self._running:
                 self._children.end(child.name)
             self._running = []
-        if now < self._next:
+            over = time.monotonic()
+            self._attacks[-1] = (self._attacks[-1][0], over)
+            self._next = over + QUIET_SECONDS
+        if self._running or now < self._next:
             return
         name = next(self._names)
-        self._attacks.append((now, now + ATTACK_SECONDS + LATE_SECONDS))
-        self._next = self._attacks[-1][1] + QUIET_SECONDS
+        self._attacks.append((now, math.inf))
+        self._until = now + ATTACK_SECONDS + LATE_SECONDS
         words = [sys.executable, HERE / "hostile_attacks.py", name, self._socket, self._port, ATTACK_SECONDS]
         for uid in ATTACKS[name].uids:
             command = [str(word) for word in [*words, "--uid", uid]]
@@ -133,29 +137,34 @@ class Attackers:
 
 
 class Driver:
-    """A GPU whose driver hangs, or is lost, now and then."""
+    """A GPU whose driver hangs now and then; `hangs` are over, `seen` of which the exporter said so meanwhile."""
 
     def __init__(self, fake: FakeNvml) -> None:
         self._fake = fake
         self._began = time.monotonic()
-        self.hangs = 0
-        self._hanging = False
+        self.hangs = self.seen = 0
+        self._hanging = self._said = False
 
-    def turn(self, now: float) -> None:
-        """Hang, or answer again."""
+    def turn(self, page: str, now: float) -> None:
+        """Hang, or answer again; `page` is the latest one."""
+        self._said |= self._hanging and HUNG.search(page) is not None
         hangs = (now - self._began) % HANG_EVERY > HANG_EVERY - HANG_SECONDS
-        if hangs != self._hanging:
-            self._hanging = hangs
-            self.hangs += hangs
-            self._fake.gpus[2].block_ms = FOREVER if hangs else 0
+        if hangs == self._hanging:
+            return
+        self._hanging = hangs
+        self._fake.gpus[HUNG_GPU].block_ms = FOREVER if hangs else 0
+        if not hangs:
+            self.hangs += 1
+            self.seen += self._said
+            self._said = False
 
 
 class SlowReaders:
-    """Scrapers that take a page a few bytes at a time, all the while; `pages` is how many they have read."""
+    """Scrapers that take a page a few bytes at a time, all the while; `pages` is how many they got to the end of."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.pages = 0
+        self.begun = self.pages = 0
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(SLOW_READERS)]
         for thread in self._threads:
@@ -171,14 +180,9 @@ class SlowReaders:
         while not self._over.is_set():
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 5) as connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BYTES)
+                self.begun += 1
                 connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                 while not self._over.wait(1.0) and connection.recv(SLOW_BYTES):
                     pass
                 self.pages += 1
             self._over.wait(0.5)
-
-
-def worker_ends(page: str) -> Mapping[str, float]:
-    """Return how often the exporter had to end its reader of GPUs, by cause."""
-    found = re.findall(r'^tachograph_exporter_gpu_worker_ends_total{cause="(\w+)"} (\S+)$', page, re.M)
-    return {cause: float(value) for cause, value in found if float(value)}

@@ -20,7 +20,9 @@ def soak() -> ModuleType:
     return importlib.import_module("soak")
 
 
-def result(soak: ModuleType, *, wrong: tuple[str, ...] = (), ended: bool = False, **rising: float) -> Any:
+def result(
+    soak: ModuleType, *, wrong: tuple[str, ...] = (), ended: bool = False, hangs_seen: int = 2, **rising: float
+) -> Any:
     """A soak of ten minutes in which quantities rise by so much from beginning to end."""
     usual = {"scrapes": 0.01, "resident": 60.0, "descriptors": 30.0, "threads": 8.0, "tasks": 5.0, "blocks": 3e5}
     looks = soak.Looks(
@@ -30,7 +32,7 @@ def result(soak: ModuleType, *, wrong: tuple[str, ...] = (), ended: bool = False
         }
     )
     ranks = {"wrong": list(wrong), "compared": 70, "deaths": 6}
-    return soak.Soak(SECONDS / 60, "Load.", looks, [0.01, 0.2], 0, ranks, 3, 2, {"hung": 2.0}, 9, ended)
+    return soak.Soak(SECONDS / 60, "Load.", looks, [0.01, 0.2], 0, ranks, 3, 2, hangs_seen, 9, 4, ended)
 
 
 def test_what_stays_as_it_is_has_no_fault(soak: ModuleType) -> None:
@@ -50,6 +52,7 @@ def test_what_stays_as_it_is_has_no_fault(soak: ModuleType) -> None:
         ({"threads": 12.0}, "threads more"),
         ({"scrapes": 0.8}, "scrape p99"),
         ({"ended": True}, "the exporter ended"),
+        ({"hangs_seen": 1}, "1 hangs of the driver were not shown"),
         ({"wrong": ("rank 3 made 10 steps, the exporter shows 9.0",)}, "rank 3 made 10 steps"),
     ],
 )
@@ -87,3 +90,8 @@ def test_a_moment_is_quiet_when_no_attack_has_just_ended(tmp_path: Path) -> None
         attackers = load.Attackers(children, tmp_path / "no.sock", 1)
         attackers._attacks = [(100.0, 114.0)]
         assert [attackers.quiet(at) for at in (99.0, 100.0, 114.0, 116.0, 118.0)] == [True, False, False, False, True]
+        attackers.turn(200.0)  # the next one begins; nobody serves, so it does nothing
+        assert not attackers.quiet(1e9)
+        attackers.turn(220.0)
+        assert attackers.quiet(1e9)
+        assert attackers.made == 2

@@ -17,6 +17,8 @@ from tachograph_lab.scenario.definition import SCRAPE_SECONDS
 
 CELLS = ("a", "b")
 REPLICAS = ("0", "1")
+PEER_TIMEOUT = "--cluster.peer-timeout=5s"
+"""Shorter than the `group_interval` of pages, or the one that waits for the other repeats what has ended."""
 
 
 class Cells(Monitoring):
@@ -53,6 +55,7 @@ class Cells(Monitoring):
                 f"--storage.path={self._data(part)}",
                 f"--web.external-url={self.url(part)}",
                 *self._cluster(name),
+                PEER_TIMEOUT,
             ]
         above = kind == "above"
         file = f"above/prometheus-{name}.yml" if above else f"cells/{name}/prometheus.yml"
