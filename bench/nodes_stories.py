@@ -187,11 +187,11 @@ STORIES = {
         "everything is killed and started again, nodes first; a rank hangs meanwhile", in_order(*EVERYTHING), [HUNG]
     ),
     "restarts, reversed": StoryOfNodes("the same in reverse", in_order(*reversed(EVERYTHING)), [HUNG]),
+    "restarts, shuffled": StoryOfNodes(f"the same, as shuffled: {', '.join(SHUFFLED)}", in_order(*SHUFFLED), [HUNG]),
     "upgrade": StoryOfNodes(
         "the last release is upgraded: exporters one by one, then rules and routes, then clients", upgrade,
         fleet=OneTower,
     ),
-    "restarts, shuffled": StoryOfNodes(f"the same, as shuffled: {', '.join(SHUFFLED)}", in_order(*SHUFFLED), [HUNG]),
 }  # fmt: skip
 
 
