@@ -27,7 +27,7 @@ from tachograph_lab.checkout import root, tools
 sys.path.insert(0, str(root() / "grafana"))
 import expressions
 
-RELEASE = "0.2.0"
+RELEASE = "0.2"
 COMMIT = "bf5932f1e13b1c02726521be68c3959590ddcda2"
 """The last one of the release's day in CHANGELOG.md; there is no tag."""
 

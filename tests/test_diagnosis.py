@@ -74,7 +74,7 @@ def test_words_are_those_of_the_rules() -> None:
     found = rules()
 
     def matching(rule: str, label: str, operator: str = "=~") -> re.Pattern[str]:
-        (pattern,) = set(re.findall(rf'{label}{operator}\\?"([^"\\]+)', found[rule]))
+        (pattern,) = set(re.findall(rf"{label}{operator}[\"']([^\"']+)", found[rule]))
         return re.compile(pattern)
 
     def matched(rule: str, label: str, words: tuple[str, ...], operator: str = "=~") -> set[str]:

@@ -47,8 +47,8 @@ crowds = module("tests/top/crowd.py")
 class Exporter(node.Running):  # type: ignore[name-defined,misc]
     """An exporter that may take its time on a busy machine."""
 
-    def eventually(self, condition: Callable[[], object], within: float = DEADLINE) -> object:
-        return super().eventually(condition, within)
+    def eventually(self, condition: Callable[[], object], within: float = DEADLINE, pause: float = 0.01) -> object:
+        return super().eventually(condition, within, pause)
 
 
 @pytest.fixture(scope="module")
