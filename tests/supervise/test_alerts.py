@@ -94,6 +94,19 @@ def test_which_alerts_count(alertmanager_url: str) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("hours", [-7.0, 0.0, 5.5])
+@pytest.mark.parametrize("precision", ["seconds", "milliseconds", "microseconds"])
+def test_an_alert_began_when_it_did(alertmanager_url: str, hours: float, precision: str) -> None:
+    """A real Alertmanager hands on the offset of whoever sent the alert, which may be in another time zone."""
+    name = f"began-{hours}-{precision}"
+    local = NOW.astimezone(timezone(timedelta(hours=hours)))
+    body = [{"labels": alert("RestartLoop", name), "startsAt": local.isoformat(timespec=precision)}]
+    Alertmanager(alertmanager_url).ask("POST", "alerts", lambda _: None, body)
+    (found,) = asked(alertmanager_url, of_nodes(name))
+    assert abs(found.starts - NOW.timestamp()) <= 1.0
+
+
+@pytest.mark.e2e
 def test_an_alert_of_another_node_is_named(alertmanager_url: str) -> None:
     """Once: where Prometheus calls nodes by their address, nobody would know why nothing is done."""
     post(alertmanager_url, alert(run="named", rank="1", instance="10.0.0.7:10024"))
@@ -193,6 +206,7 @@ BAD: dict[str, tuple[int, bytes]] = {
     "no status": (200, taken(status="active")),
     "no annotations": (200, taken(annotations=7)),
     "no time": (200, taken(startsAt="soon")),
+    "a time without an offset": (200, taken(startsAt="2026-11-29T00:00:00")),
     "a number for a time": (200, taken(startsAt=1e300)),
     "deeply nested": (200, b"[" * 100_000),
     "huge": (200, b"[" + b" " * (2 << 20) + b"]"),
