@@ -136,6 +136,80 @@ def test_a_late_answer_goes_back_no_further(tmp_path: Path) -> None:
     assert world.plans[1]["TACHOGRAPH_PLAN_STEP"] == "1000"
 
 
+def confirm_after(seconds: float, folder: Path) -> Callable[[World], None]:
+    """A person who answers all questions from a time on that were asked before it."""
+
+    def confirm(world: World) -> None:
+        for one in journal.read(folder / NAME) if world.now > seconds else ():
+            if one["kind"] == "decision" and one["outcome"] == "asked" and one["time"] < BEGIN + seconds:
+                (folder / "confirmed" / one["id"]).touch()
+
+    return confirm
+
+
+def test_another_node_is_another_question(tmp_path: Path) -> None:
+    """Whoever confirms that one node is left out has said nothing of the next one that is slow."""
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 2400.0)], policy=impatient(tmp_path, SLOW), last=5000.0)
+    world.look_at = lambda *_: run(*(rank(n, node="ab"[n]) for n in range(2)))
+    world.launcher = Nodes(world)  # type: ignore[assignment]
+    slow = [(seen_alert(SLOW, ranks=[n], node="ab"[n]),) for n in range(2)]
+    world.alerts = lambda _: () if world.now < 120 else slow[world.now < 1000]
+    world.on_wait = confirm_after(999.0, tmp_path)
+    world.supervise()
+    assert "ended" not in world.did
+    assert [one["nodes"] for one in world.entries if one["kind"] == "decision"] == [["b"], ["a"]]
+    assert any(said.endswith("is withdrawn: other nodes are to blame now") for said in world.said)
+
+
+def test_each_node_must_be_slow_for_so_long(tmp_path: Path) -> None:
+    """`for` begins anew with another node; and while the evidence is kept, too."""
+    policy = tmp_path / "policy.yml"
+    policy.write_text(impatient(tmp_path, SLOW, asks=False).read_text().replace("for: 0s", "for: 10m"))
+    slow = [(seen_alert(SLOW, ranks=[n], node="ab"[n]),) for n in range(2)]
+    for name, other_from in (("for", lambda world: world.now > 600.0), ("evidence", lambda world: "kept" in world.did)):
+        world = World(tmp_path / name, lambda *_: run(), ends=[(0, 1000.0)], policy=policy)
+        world.look_at = lambda *_: run(*(rank(n, node="ab"[n]) for n in range(2)))
+        world.launcher = Nodes(world)  # type: ignore[assignment]
+        world.alerts = lambda _: () if world.now < 120 else slow[not other_from(world)]  # noqa: B023
+        world.supervise()
+        assert "ended" not in world.did, name
+
+
+def test_in_ask_mode_too(tmp_path: Path) -> None:
+    """What nodes conclude: a question about one frozen rank is none about the next."""
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 900.0)], mode="ask")
+
+    def look(_: int, seconds: float) -> RunSeen:
+        return run(*(rank(n, node="ab"[n], state="frozen" if n == (seconds < 500) else "running") for n in range(2)))
+
+    world.look_at, world.launcher = look, Nodes(world)  # type: ignore[assignment]
+    world.on_wait = confirm_after(499.0, tmp_path)
+    world.supervise()
+    assert "ended" not in world.did
+    assert [one["nodes"] for one in world.entries if one["kind"] == "decision"] == [["b"], ["a"]]
+
+
+def test_a_late_answer_restarts_nothing_into_what_is_bad(tmp_path: Path) -> None:
+    """Whoever agreed to go back to a checkpoint has not agreed to go back to none: it may be rotated away by then."""
+
+    def look(_: int, seconds: float) -> RunSeen:
+        step = int(seconds) + 1
+        return run(rank(0, step=step), rank(1, step=step), saved=range(300, step, 300)[-8:])
+
+    alert_at = NOTICED_LATER[DIVERGING][0] + 450.0
+    world = world_of(
+        tmp_path / "state", look, standing(seen_alert(DIVERGING, alert_at), begin=alert_at),
+        policy=impatient(tmp_path, DIVERGING), ends=[(0, 4000.0)], last=6000.0,
+    )  # fmt: skip
+    world.on_wait = confirm_after(3000.0, tmp_path / "state")
+    world.supervise()
+    assert "ended" not in world.did
+    first, second = [one for one in world.entries if one["kind"] == "decision"]
+    assert (first["outcome"], second["outcome"]) == ("asked", "asked")
+    assert second["resume_step"] is None
+    assert "no checkpoint can be restored" in second["why"]
+
+
 def test_no_single_one_to_blame_is_left_alone(tmp_path: Path) -> None:
     """Ranks of two nodes, or none by name."""
     two = standing(seen_alert(SLOW, ranks=[0], node="a"), seen_alert(SLOW, ranks=[1], node="b"))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tachograph.supervise.decision import Decision, Situation
-from tachograph.supervise.journal import OUTCOME
 from tachograph.supervise.ledger import Ledger
 from tachograph.supervise.triggers import OF_ALERTS, RunFinding
 
@@ -16,9 +15,13 @@ GAP_SECONDS = 20.0
 
 @dataclass
 class PendingFinding:
-    """A finding that holds: since when, what was said of it, and the decision that waits for a confirmation."""
+    """A finding that holds: since when, what was said of it, and the decision that waits for a confirmation.
+
+    `nodes` are those to blame.
+    """
 
     trigger: str
+    nodes: tuple[str, ...]
     since: float
     seen: float
     looks: int = 0
@@ -31,8 +34,8 @@ class PendingFinding:
 class CurrentFinding:
     """At most one finding, as it is the one that explains the others; `now` is a monotonic clock."""
 
-    def __init__(self, ledger: Ledger, say: Callable[[str], None], now: Callable[[], float], run: str) -> None:
-        self._ledger, self._say, self._now, self._run = ledger, say, now, run
+    def __init__(self, ledger: Ledger, now: Callable[[], float], run: str) -> None:
+        self._ledger, self._now, self._run = ledger, now, run
         self._current: PendingFinding | None = None
 
     @property
@@ -50,11 +53,18 @@ class CurrentFinding:
         self._current = None
 
     def open(self, finding: RunFinding) -> PendingFinding:
-        """Return since when a finding has held, from now on if it is another than before."""
-        now = self._now()
+        """Return since when a finding has held, from now on if it is another than before.
+
+        Another node to blame makes it another one if alerts report it, or if a person was asked about the first one.
+        """
+        now, held = self._now(), self._current
+        if held is not None and held.trigger == finding.trigger and held.nodes != finding.nodes:
+            if self.is_of_alerts or held.number:
+                self.withdraw("other nodes are to blame now")
+            held.nodes = finding.nodes
         if self._current is None or self._current.trigger != finding.trigger:
             self.withdraw()
-            self._current = PendingFinding(finding.trigger, now, now)
+            self._current = PendingFinding(finding.trigger, finding.nodes, now, now)
         elif now - self._current.seen > GAP_SECONDS:
             self._current.since, self._current.looks = now, 0
         self._current.seen = now
@@ -63,9 +73,7 @@ class CurrentFinding:
     def withdraw(self, why: str = "what was found is gone") -> None:
         """Forget the finding that held until now, and withdraw what was asked about it."""
         if self._current is not None and self._current.number and not self._current.is_done:
-            number = self._current.number
-            self._ledger.write(OUTCOME, id=number, action="ask", ok=False, text=f"withdrawn: {why}")
-            self._say(f"the question {number} about run {self._run} is withdrawn: {why}")
+            self._ledger.withdraw(self._current.number, self._run, why)
         self._current = None
 
     def hold_once(self, pending: PendingFinding, situation: Situation, guard: str, why: str) -> None:

@@ -95,7 +95,7 @@ class Supervisor:
         self._deeds = Deeds(self._ledger, keep, say, at)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._obedience = PlanObedience(AttemptPlan(run, 0))
-        self._pending = CurrentFinding(self._ledger, say, self._clock.monotonic, run)
+        self._pending = CurrentFinding(self._ledger, self._clock.monotonic, run)
         self._permission = Permission(self._ledger, say, self._clock.monotonic, self._ends, self._beat)
         self._blindness = Blindness(run, self._ledger, say, self._clock.monotonic)
 
@@ -372,7 +372,7 @@ class Supervisor:
         self._ends.pass_on(training, 0.0)
         seen = self._observer.look(training)
         finding = worst(seen) if isinstance(seen, RunSeen) else None
-        is_same = finding is not None and finding.trigger == situation.finding.trigger
+        is_same = finding is not None and finding.subject == situation.finding.subject
         if is_same and not self._ends.told and not training.has_ended() and isinstance(seen, RunSeen):
             hold = self._observer.silenced(situation.finding, seen, True)
             if hold is None:

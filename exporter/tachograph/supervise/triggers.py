@@ -48,6 +48,11 @@ class RunFinding:
         """Kind, category and step, which two failures of one cause have in common."""
         return self.trigger, self.category, self.step
 
+    @property
+    def subject(self) -> tuple[str, tuple[str, ...]]:
+        """Kind and, if alerts report it, the nodes to blame: the same kind about another node is another finding."""
+        return self.trigger, self.nodes if self.trigger in OF_ALERTS else ()
+
 
 def _of_state(state: str) -> Callable[[RunSeen], list[RankSeen]]:
     return lambda run: [rank for rank in run.ranks if rank.state == state and rank.end_reason not in TOLD_REASONS]
