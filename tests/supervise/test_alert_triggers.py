@@ -19,7 +19,7 @@ from tachograph.supervise.policy import DEFAULT
 from tachograph.supervise.run_seen import AlertSeen, RunSeen
 from tachograph.supervise.supervisor import STATUS_STOPPED
 from tachograph.supervise.triggers import DIVERGING, RESTART_LOOP, SILENT_CORRUPTION, SLOW, worst
-from tests.supervise.conftest import RANKS, Supervised
+from tests.supervise.conftest import RANKS, Supervised, until
 from tests.supervise.test_alerts import alert
 from tests.supervise.test_nodes import Nodes
 from tests.supervise.world import BEGIN, World, dead, hung, rank, run
@@ -375,19 +375,52 @@ def test_the_finding_of_an_alert() -> None:
     assert worst(run(alerts=None)) is None
 
 
+def test_it_is_asked_again_before_anything_is_ended(tmp_path: Path) -> None:
+    """An answer of before the evidence was kept does not count: it may be over by now, or unknown."""
+    policy = impatient(tmp_path, RESTART_LOOP, asks=False)
+    for name, now, why in (("over", (), "it was gone"), ("unknown", None, "whether it still holds is not known")):
+        world = World(tmp_path / name, lambda *_: run(), ends=[(0, 300.0)], policy=policy)
+        shown = (seen_alert(RESTART_LOOP),)
+        world.alerts = lambda _: now if world.sure else shown if world.now > 120 else ()  # noqa: B023
+        assert world.supervise() == 0
+        assert world.did[:2] == ["started", "kept"]
+        assert "ended" not in world.did
+        held = [one for one in world.entries if one["kind"] == "decision" and one["outcome"] == "held"]
+        assert held[0]["why"].startswith(why)
+
+
+def test_an_alert_of_the_future_is_of_no_attempt(tmp_path: Path) -> None:
+    """A clock that is ahead, or this node's that is behind: an alert of the last attempt would look like one of this.
+
+    That is so as long as it lasts, also once its time has come. Which clocks to set is said once.
+    """
+    policy = impatient(tmp_path, RESTART_LOOP, asks=False)
+    shown = standing(seen_alert(RESTART_LOOP, 400.0), begin=10.0)
+    world = world_of(tmp_path / "ahead", lambda *_: run(), shown, policy=policy, ends=[(0, 900.0)])
+    assert world.supervise() == 0
+    assert world.decisions() == []
+    (said,) = world.said
+    assert said.startswith("by Alertmanager, RestartLoop began more than 60 s from now, and is left alone: ")
+    shown = standing(seen_alert(RESTART_LOOP, 400.0), begin=350.0)
+    world = world_of(tmp_path / "near", lambda *_: run(), shown, policy=policy, ends=[(0, 900.0)])
+    assert world.supervise() == STATUS_STOPPED
+
+
 @pytest.mark.e2e
 def test_a_real_run_is_stopped_on_a_real_alert(alertmanager_url: str, supervised: Supervised) -> None:
     """A whole supervisor, a real exporter and a real Alertmanager; the policy asks nobody."""
     policy = impatient(supervised.folder, DIVERGING, asks=False)
     policy.write_text(policy.read_text().replace("lower_rate: {per_hour: 1, per_run: 2}, leave", "stop"))
     command = [sys.executable, RANKS, supervised.folder, "--steps", "100000"]
-    starts = datetime.now(timezone.utc) + timedelta(seconds=2 * ATTEMPT_SECONDS)  # as of a clock that is ahead
+    process = supervised.start("act", command, "--policy", policy, "--alertmanager", alertmanager_url)
+    made = supervised.folder / "steps-0"
+    until(lambda: made.exists() and made.read_text().count("\n") > 200)
+    starts = datetime.now(timezone.utc) + timedelta(seconds=ATTEMPT_SECONDS - 1.0)  # as of a clock that is ahead
     body = {
         "labels": alert("LossDiverging", supervised.name), "annotations": {"description": "It climbs."},
         "startsAt": starts.isoformat(), "endsAt": (starts + timedelta(hours=1)).isoformat(),
     }  # fmt: skip
     Alertmanager(alertmanager_url).ask("POST", "alerts", lambda _: None, [body])
-    process = supervised.start("act", command, "--policy", policy, "--alertmanager", alertmanager_url)
     status, said = supervised.end(process)
     assert status == 3, said
     assert supervised.decisions() == [("act", DIVERGING, "stop")]

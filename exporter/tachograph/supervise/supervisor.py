@@ -54,6 +54,9 @@ ASK_SECONDS = 1800.0
 QUEUED_SECONDS = 120.0
 """How long a scheduler may take to end this process once the job is queued again."""
 
+UNSURE = "whether it still holds is not known"
+"""What is said of an alert where Alertmanager does not answer any more."""
+
 STATUS_STOPPED = 3
 """The exit status for a training that the policy ended."""
 
@@ -90,7 +93,7 @@ class Supervisor:
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
         self._observer = RunObserver(
-            source, self._clock, KnownCheckpoints(self._ledger), launcher, silenced=silenced, alerts=alerts
+            source, self._clock, KnownCheckpoints(self._ledger), launcher, silenced=silenced, alerts=alerts, say=say
         )
         self._deeds = Deeds(self._ledger, keep, say, at)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
@@ -310,7 +313,7 @@ class Supervisor:
             self._ledger.note_steps(self._observer.first_step, seen.step)
         if finding is None:
             unknown = self._pending.is_of_alerts and seen.alerts is None
-            self._pending.withdraw("whether it still holds is not known" if unknown else "what was found is gone")
+            self._pending.withdraw(UNSURE if unknown else "what was found is gone")
             return False, None
         pending = self._pending.open(finding)
         pending.looks += 1
@@ -370,7 +373,8 @@ class Supervisor:
     def _still_holds(self, training: RunningAttempt, situation: Situation) -> bool:
         """Return whether a finding still holds now that its evidence is kept, which takes a while."""
         self._ends.pass_on(training, 0.0)
-        seen = self._observer.look(training)
+        is_of_alerts = situation.finding.trigger in OF_ALERTS
+        seen = self._observer.look(training, sure=is_of_alerts)
         finding = worst(seen) if isinstance(seen, RunSeen) else None
         is_same = finding is not None and finding.subject == situation.finding.subject
         if is_same and not self._ends.told and not training.has_ended() and isinstance(seen, RunSeen):
@@ -378,7 +382,8 @@ class Supervisor:
             if hold is None:
                 return True
         else:
-            hold = Hold(GONE, "it was gone before anything was ended")
+            is_unknown = is_of_alerts and isinstance(seen, RunSeen) and seen.alerts is None
+            hold = Hold(GONE, UNSURE if is_unknown else "it was gone before anything was ended")
         self._pending.forget()
         self._ledger.hold(situation, *hold)
         return False
