@@ -274,6 +274,24 @@ def test_two_witnesses_of_one_fact_are_one_event(tmp_path: Path) -> None:
     assert ("act", "hung", "restart") in world.decisions()
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_loop_is_one_though_its_ranks_fail(tmp_path: Path, asks: bool) -> None:
+    """Its launcher restarts them within seconds, so that no failure lasts; the alert does, and its question, too."""
+
+    def look(_: int, seconds: float) -> RunSeen:
+        number, since = divmod(seconds, 60.0)
+        ended = {"state": "failed", "end_reason": "exception", "ended_seconds": since} if number and since < 15 else {}
+        return run(*(rank(one, restarts=int(number), **ended) for one in range(2)))
+
+    policy = DEFAULT if asks else tmp_path / "policy.yml"
+    if not asks:
+        policy.write_text(DEFAULT.read_text().replace("stop: {ask: true}", "stop"))
+    world = world_of(tmp_path / "state", look, standing(seen_alert(RESTART_LOOP)), policy=policy, ends=[(0, 1700.0)])
+    world.on_wait = confirm_after(900.0, tmp_path / "state") if asks else lambda _: None
+    assert world.supervise() == STATUS_STOPPED
+    assert world.decisions() == [("asked", RESTART_LOOP, "stop")] * asks + [("act", RESTART_LOOP, "stop")]
+
+
 def test_a_command_that_has_ended_is_judged_by_its_nodes(tmp_path: Path) -> None:
     """An alert explains no end: the rank that died does, or nothing."""
     shown = standing(seen_alert(SLOW, 65.0, ranks=[1]), seen_alert(RESTART_LOOP, 65.0), begin=65.0)

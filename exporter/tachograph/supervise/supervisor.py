@@ -33,7 +33,7 @@ from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher
 from tachograph.supervise.ledger import SHADOW, Ledger
 from tachograph.supervise.memory import EXTERNAL, FAILED, STOPPED
 from tachograph.supervise.observer import Alerts, Clocks, RunObserver, RunWatch, Silenced, never_silenced, no_alerts
-from tachograph.supervise.pending import CurrentFinding, PendingFinding
+from tachograph.supervise.pending import UNSURE, CurrentFinding, PendingFinding
 from tachograph.supervise.permission import Permission
 from tachograph.supervise.plan import AttemptPlan
 from tachograph.supervise.plan_obedience import PlanObedience
@@ -42,7 +42,7 @@ from tachograph.supervise.run_seen import RunSeen, Unknown
 from tachograph.supervise.signals import EndSignals, Signals
 from tachograph.supervise.takeover import take_over
 from tachograph.supervise.training import RunningAttempt
-from tachograph.supervise.triggers import OF_ALERTS, RunFinding, words, worst
+from tachograph.supervise.triggers import OF_ALERTS, RunFinding, words, worst, worst_of_alerts
 
 POLL_SECONDS = 5.0
 """How often the exporter is asked: an answer costs both together 5 ms."""
@@ -53,9 +53,6 @@ ASK_SECONDS = 1800.0
 """How long a confirmation is awaited for a training that has ended."""
 QUEUED_SECONDS = 120.0
 """How long a scheduler may take to end this process once the job is queued again."""
-
-UNSURE = "whether it still holds is not known"
-"""What is said of an alert where Alertmanager does not answer any more."""
 
 STATUS_STOPPED = 3
 """The exit status for a training that the policy ended."""
@@ -312,10 +309,9 @@ class Supervisor:
         if finding is None or finding.trigger in OF_ALERTS:
             self._ledger.note_steps(self._observer.first_step, seen.step)
         if finding is None:
-            unknown = self._pending.is_of_alerts and seen.alerts is None
-            self._pending.withdraw(UNSURE if unknown else "what was found is gone")
+            self._pending.withdraw(unsure=seen.alerts is None)
             return False, None
-        pending = self._pending.open(finding)
+        pending = self._pending.open(finding, worst_of_alerts(seen), unsure=seen.alerts is None)
         pending.looks += 1
         situation = self._observer.situation(finding, seen, pending.since, ended=False, moved=moved)
         rule = self._policy.rules.get(finding.trigger)
@@ -384,7 +380,7 @@ class Supervisor:
         else:
             is_unknown = is_of_alerts and isinstance(seen, RunSeen) and seen.alerts is None
             hold = Hold(GONE, UNSURE if is_unknown else "it was gone before anything was ended")
-        self._pending.forget()
+        self._pending.withdraw(hold.why)
         self._ledger.hold(situation, *hold)
         return False
 
