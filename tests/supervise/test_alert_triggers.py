@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tachograph.alertmanager_api import Alertmanager
-from tachograph.supervise import journal
+from tachograph.supervise import history, journal
 from tachograph.supervise.decision import CONTRADICTION, NOTICED_LATER
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.observer import ATTEMPT_SECONDS
@@ -380,6 +380,29 @@ def test_where_alertmanager_is_silent_nothing_is_judged(tmp_path: Path) -> None:
     world.supervise()
     assert [one["verdict"] for one in world.entries if one["kind"] == "judged"] == ["unknown"]
     assert [one["why"] for one in world.entries if one["kind"] == "judged"] == ["the command finished"]
+
+
+@pytest.mark.parametrize(("answers", "verdict"), [(True, "right"), (False, "unknown")])
+def test_it_is_judged_after_a_day(tmp_path: Path, answers: bool, verdict: str) -> None:
+    """It stood for a day; where Alertmanager is silent by then, nobody knows that it did."""
+    world = world_of(tmp_path, steps, standing(), mode="shadow", ends=[(0, 95_000.0)], last=100_000.0)
+    shown = (seen_alert(DIVERGING),)
+    world.alerts = lambda _: () if world.now < 120 else shown if answers or world.now < 80_000 else None
+    world.supervise()
+    assert [one["verdict"] for one in world.entries if one["kind"] == "judged"] == [verdict]
+
+
+def test_the_history_names_a_node_as_it_is(tmp_path: Path) -> None:
+    """What was decided about it is a sentence, and its name is left alone."""
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 300.0)], policy=impatient(tmp_path, SLOW))
+    world.look_at = lambda *_: run(*(rank(n, node=["rack-A", "Node-B"][n]) for n in range(2)))
+    world.launcher = Nodes(world)  # type: ignore[assignment]
+    world.alerts = lambda _: (seen_alert(SLOW, ranks=[1], node="Node-B"),) if world.now > 120 else ()
+    world.supervise()
+    assert any(
+        "exclude node, as slow, rank 1: StragglerRank: it is so. Node-B holds the run up" in line
+        for line in history.lines(world.entries, world.now)
+    )
 
 
 def test_the_finding_of_an_alert() -> None:
