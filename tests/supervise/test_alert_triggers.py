@@ -12,7 +12,7 @@ import pytest
 
 from tachograph.alertmanager_api import Alertmanager
 from tachograph.supervise import history, journal
-from tachograph.supervise.decision import CONTRADICTION, NOTICED_LATER
+from tachograph.supervise.decision import CONTRADICTION, GONE, NOTICED_LATER
 from tachograph.supervise.journal import NAME
 from tachograph.supervise.observer import ATTEMPT_SECONDS
 from tachograph.supervise.policy import DEFAULT
@@ -320,6 +320,16 @@ def test_a_run_that_makes_steps_restarts_not_in_vain(tmp_path: Path) -> None:
     world = world_of(tmp_path, steps, standing(seen_alert(RESTART_LOOP)))
     assert world.supervise() == 0
     assert world.decisions() == [("held", RESTART_LOOP, CONTRADICTION)]
+
+
+def test_a_run_that_has_just_made_a_new_step_is_not_ended(tmp_path: Path) -> None:
+    """While the evidence is kept, which takes a while; the alert is still there."""
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 300.0)], policy=impatient(tmp_path, RESTART_LOOP, asks=False))
+    world.look_at = lambda *_: run(*(rank(n, step=10 + ("kept" in world.did)) for n in range(2)))
+    world.alerts = standing(seen_alert(RESTART_LOOP))(world)
+    assert world.supervise() == 0
+    assert world.did == ["started", "kept"]
+    assert world.decisions()[1] == ("held", RESTART_LOOP, GONE)
 
 
 def test_a_question_is_withdrawn_when_the_alert_is_over_or_unknown(tmp_path: Path) -> None:

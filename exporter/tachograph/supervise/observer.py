@@ -161,10 +161,14 @@ class RunObserver:
         before, self.seen = self.seen, seen
         if self.first_step is None:
             self.first_step, self._first_at = seen.step, self._clock.monotonic()
-        if seen.step is not None and (self._furthest is None or seen.step > self._furthest):
+        if self.gains(seen):
             self._furthest, self._gained_at = seen.step, self._clock.now()
         self._known.note(seen)
         return before is not None and (before.step or 0) < (seen.step or 0)
+
+    def gains(self, seen: RunSeen) -> bool:
+        """Return whether a look shows a step that none before it has shown, of whichever attempt."""
+        return seen.step is not None and (self._furthest is None or seen.step > self._furthest)
 
     def situation(
         self, finding: RunFinding, seen: RunSeen, since: float, *, ended: bool, moved: bool = False

@@ -42,7 +42,7 @@ from tachograph.supervise.run_seen import RunSeen, Unknown
 from tachograph.supervise.signals import EndSignals, Signals
 from tachograph.supervise.takeover import take_over
 from tachograph.supervise.training import RunningAttempt
-from tachograph.supervise.triggers import OF_ALERTS, RunFinding, words, worst, worst_of_alerts
+from tachograph.supervise.triggers import OF_ALERTS, RESTART_LOOP, RunFinding, words, worst, worst_of_alerts
 
 POLL_SECONDS = 5.0
 """How often the exporter is asked: an answer costs both together 5 ms."""
@@ -373,6 +373,8 @@ class Supervisor:
         seen = self._observer.look(training, sure=is_of_alerts)
         finding = worst(seen) if isinstance(seen, RunSeen) else None
         is_same = finding is not None and finding.subject == situation.finding.subject
+        if isinstance(seen, RunSeen) and situation.finding.trigger == RESTART_LOOP:  # its alert lasts for longer
+            is_same &= not self._observer.gains(seen)
         if is_same and not self._ends.told and not training.has_ended() and isinstance(seen, RunSeen):
             hold = self._observer.silenced(situation.finding, seen, True)
             if hold is None:
