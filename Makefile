@@ -16,7 +16,7 @@ KUBERNETES_READY := $(VENV)/.kubernetes-ready
 DEB_READY := .venv-deb/.ready
 NODE_READY := .venv-node/.ready
 
-.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl test test-unit test-all python programs replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl demo-recovery test test-unit test-all python programs replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-nodes bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -91,6 +91,9 @@ demo: programs   ## a real training job, five faults, every page as it arrives (
 
 demo-rl: programs   ## three that learn by reinforcement (TRL's GRPO): a reward that hangs, a slow rank, a dead engine; 8 minutes
 	$(BIN)/tachograph-lab demo --rl
+
+demo-recovery: $(READY)   ## a supervisor acts upon five faults of one training: time to recover, steps lost, the loss with it and without; 6 minutes
+	$(BIN)/tachograph-lab demo --recovery
 
 programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH, else this release's, into .tools/
 	@$(BIN)/python -m tools.binaries >/dev/null
@@ -176,8 +179,8 @@ test-gpu: $(READY)   ## the real collector on this machine's driver; without one
 	@if $(BIN)/python -c 'import pynvml; pynvml.nvmlInit(); assert pynvml.nvmlDeviceGetCount()' 2>/dev/null; \
 	  then $(BIN)/pytest -m hardware -s tests/hardware; else echo "skipped: no GPU"; fi
 
-soak: $(READY)   ## half an hour of 8 GPUs and 8 ranks, and 100,000 collections: CPU, memory and its slope
-	$(BIN)/python tests/node/gpu/measure.py soak --minutes 30
+soak: $(READY)   ## half an hour (MINUTES=480) of one exporter under everything at once, and 100,000 collections: does anything grow? Needs root
+	$(BIN)/python bench/soak.py --doc --minutes $(or $(MINUTES),30)
 	$(BIN)/python tests/node/gpu/measure.py soak --collections 100000
 
 bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs and 8 ranks, GPU readings and loss spikes beside peers
@@ -199,6 +202,9 @@ bench-faults: $(BENCH_READY)   ## faults in real four-rank jobs against the real
 
 bench-hostile: $(READY)        ## what attacks on one node cost: needs root, 15 minutes, writes the table of docs/evidence/attacks.md
 	$(BIN)/python bench/hostile.py --doc
+
+bench-nodes: binaries    ## four nodes in network namespaces, two cells, and every part failing: needs root, 75 minutes, writes docs/evidence/nodes.md
+	$(BIN)/python bench/nodes.py --doc
 
 bench-rules: binaries    ## what the rules cost one Prometheus at 1,024 to 16,384 ranks: writes docs/evidence/rules-bench.md
 	$(BIN)/python bench/rules.py --doc

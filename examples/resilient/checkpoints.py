@@ -14,8 +14,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-KEPT = 6
-"""Checkpoints that are kept: a fault may be noticed after some of them were saved."""
+KEPT = 8
+"""Checkpoints that are kept, as many as the supervisor knows: a fault may be noticed after some of them were saved."""
 
 
 class Checkpoints:

@@ -9,7 +9,7 @@ that breaks it:
     tachograph supervise --run resilient --mode act -- \\
         torchrun --nproc-per-node 4 examples/resilient/train.py --folder /tmp/resilient
 
-`kill -9` one of its ranks, and see `tachograph supervise history`. `make demo-recovery` tries five faults
+`kill -9` one of its ranks, and see `tachograph supervise history`. `make demo-recovery` has it meet five faults
 (`--fault`, see `faults.py`).
 """
 
@@ -20,6 +20,7 @@ import math
 import os
 import pydoc_data.topics
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -30,13 +31,16 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
-from faults import MASKED, Fault
+from faults import MASKED, Faults
 
 TEXT = Path(pydoc_data.topics.__file__)
 """Python's own manual, 750 kB, which comes with it."""
 
 CONTEXT, WIDTH, HEADS, LAYERS, BATCH = 64, 64, 4, 2, 8
-RATE, WARM_UP_STEPS, CLIPPING = 3e-3, 20, 1.0
+HELD_OUT = 512
+"""Windows that the model is validated with at the end."""
+
+RATE, WARM_UP_STEPS = 3e-3, 20
 
 
 class Transformer(nn.Module):
@@ -61,11 +65,14 @@ class Transformer(nn.Module):
 
 
 class Batches:
-    """The text in windows, in an order that depends on seed and epoch alone: a step finds its batch by its number."""
+    """The text in windows, in an order that depends on seed and epoch alone: a step finds its batch by its number.
+
+    The last windows are held out.
+    """
 
     def __init__(self, text: bytes, seed: int, rank: int, world_size: int) -> None:
         self._text = torch.tensor(list(text))
-        self._windows = (len(text) - 1) // CONTEXT
+        self._windows = (len(text) - 1) // CONTEXT - HELD_OUT
         self._seed, self._rank, self._world_size = seed, rank, world_size
 
     def of_step(self, step: int) -> tuple[Tensor, Tensor]:
@@ -74,7 +81,14 @@ class Batches:
         epoch, within = divmod(step, self._windows // per_step)
         order = torch.randperm(self._windows, generator=torch.Generator().manual_seed(self._seed + epoch))
         begin = within * per_step + self._rank * BATCH
-        text = torch.stack([self._text[i * CONTEXT : (i + 1) * CONTEXT + 1] for i in order[begin : begin + BATCH]])
+        return self._of(order[begin : begin + BATCH].tolist())
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """Return what is not trained on, in the same form, to every rank."""
+        return self._of(range(self._windows, self._windows + HELD_OUT))
+
+    def _of(self, windows: Iterable[int]) -> tuple[Tensor, Tensor]:
+        text = torch.stack([self._text[i * CONTEXT : (i + 1) * CONTEXT + 1] for i in windows])
         return text[:, :-1], text[:, 1:].clone()
 
 
@@ -90,6 +104,24 @@ def share(step: int, steps: int) -> float:
     if step < WARM_UP_STEPS:
         return (step + 1) / WARM_UP_STEPS
     return 0.5 * (1 + math.cos(math.pi * (step - WARM_UP_STEPS) / max(steps - WARM_UP_STEPS, 1)))
+
+
+def steps_to_make(plan: tachograph.Plan, begin: int, planned: int) -> Iterator[int]:
+    """Yield the steps: as many updates as planned, since batches that are left out are made up for by those after."""
+    end = planned + sum(last - first for first, last in plan.skip)
+    return (step for step in range(begin, end) if not plan.skips(step))
+
+
+def validation_loss(model: nn.Module, batches: Batches) -> float:
+    """Return the mean loss over what is held out; every rank computes all of it.
+
+    A collective so close to the end may hang it: PyTorch 2.13 joins gloo's thread, which still holds the tensor and
+    needs Python's lock for it, while it has that lock.
+    """
+    model.eval()
+    with torch.no_grad():
+        text, targets = batches.held_out()
+        return mean_loss(model(text), targets).item()
 
 
 def parallel(model: Transformer, how: str) -> nn.Module:
@@ -117,7 +149,8 @@ def arguments() -> argparse.Namespace:
         metavar="SECONDS",
         help="of sleep in each step, for a model that computes as long",
     )
-    parser.add_argument("--fault", default="", metavar="KIND@STEP")
+    parser.add_argument("--clipping", type=float, default=1.0, help="norm that gradients are clipped to")
+    parser.add_argument("--fault", action="append", default=[], metavar="KIND@STEP", help="repeatable, see faults.py")
     return parser.parse_args()
 
 
@@ -134,7 +167,7 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.rate * share(step, given.steps))
     torch.manual_seed(given.seed + 1 + rank)  # dropout differs from rank to rank
     batches = Batches(given.text.read_bytes(), given.seed, rank, world_size)
-    fault = Fault(given.fault, given.folder, rank, plan.attempt)
+    faults = Faults(given.fault, given.folder, rank)
     recorder.watch(model, optimizer, scheduler=schedule)
 
     checkpoints = Checkpoints(given.folder / "checkpoints", model, optimizer, schedule)
@@ -145,22 +178,18 @@ def main() -> None:
 
     with (given.folder / f"losses-{rank}").open("a", buffering=1) as losses:
         print("attempt", plan.attempt, os.getpid(), file=losses)
-        for step in range(begin, given.steps):
-            if plan.skips(step):
-                schedule.step()
-                continue
+        for step in steps_to_make(plan, begin, given.steps):
             with recorder.step(step) as one:
                 with recorder.phase("data"):
                     text, targets = batches.of_step(step)
-                    fault.before(step, targets)
+                    faults.before(step, targets)
                     time.sleep(given.pace)
                 with recorder.phase("forward"):
-                    loss = mean_loss(model(text), targets)
-                    loss = loss * math.nan if fault.is_nan(step) else loss
+                    loss = mean_loss(model(text), targets) * faults.weight(step)
                 with recorder.phase("backward"):
                     loss.backward()
                 with recorder.phase("optimizer"):
-                    nn.utils.clip_grad_norm_(model.parameters(), plan.clipping * CLIPPING)
+                    nn.utils.clip_grad_norm_(model.parameters(), plan.clipping * given.clipping)
                     optimizer.step()
                     schedule.step()
                     optimizer.zero_grad()
@@ -175,6 +204,10 @@ def main() -> None:
 
     if saved := checkpoints.finished(wait=True):
         recorder.checkpoint_saved(step=saved[0], path=saved[1])
+    with recorder.phase("eval"):
+        validated = validation_loss(model, batches)
+    if rank == 0:
+        (given.folder / "validation").write_text(validated.hex())
     dist.barrier()
     dist.destroy_process_group()
 

@@ -142,6 +142,10 @@ class Monitoring:
     def _start_nodes(self) -> None:
         """Start the nodes to scrape, if this class has any."""
 
+    def _within(self, part: str) -> Sequence[str]:
+        """Return the command by which another one is started where a program belongs, empty for here."""
+        return ()
+
     def _address_flag(self, part: str) -> str:
         """Return the flag that takes a program's address."""
         return "--web.listen-address"
@@ -167,7 +171,7 @@ class Monitoring:
     def _render(self) -> None:
         for part in ("prometheus", "alertmanager"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
-            shutil.copytree(root() / part, self.folder / part)
+            shutil.copytree(self._source() / part, self.folder / part)
             shutil.rmtree(self._data(part), ignore_errors=True)
         for file in SCRAPED_FILES:
             self.aim(file, {})
@@ -176,6 +180,14 @@ class Monitoring:
         configuration.write_text(with_intervals(text, self._intervals), encoding="utf-8")
         self.aim("prometheus", {self.node: self.address(self.ruler)})
         self.aim("alertmanager", {self.node: self.address("alertmanager")})
+        self._name_pager()
+
+    def _source(self) -> Path:
+        """Return the checkout whose configuration runs."""
+        return root()
+
+    def _name_pager(self) -> None:
+        """Have the receivers of `alertmanager.yml` send to the pager."""
         alertmanager = self.folder / "alertmanager/alertmanager.yml"
         text = alertmanager.read_text(encoding="utf-8")
         alertmanager.write_text(text.replace(SHIPPED_PAGER, self._pager_url), encoding="utf-8")
@@ -187,7 +199,7 @@ class Monitoring:
         started = {child.name for child in self.children.running}
         for part in [part for part in self.parts if part not in started]:
             listening = f"{self._address_flag(part)}={self.address(part)}"
-            self.children.start(part, [programs[part], listening, *self._arguments(part)])
+            self.children.start(part, [*self._within(part), programs[part], listening, *self._arguments(part)])
         for child in [child for child in self.children.running if child.name in self.ports]:
             path = "/metrics" if child.name == "node_exporter" else "/-/ready"
             child.wait_until(partial(answers, self.url(child.name) + path), START_SECONDS)

@@ -1,4 +1,4 @@
-"""A pager on loopback: a webhook receiver for Alertmanager that keeps every notification and when it arrived.
+"""A pager: a webhook receiver for Alertmanager that keeps every notification and when it arrived.
 
 `python -m tachograph_lab.pager PORT FILE` appends each page to FILE as a line of JSON.
 """
@@ -48,26 +48,29 @@ class _Server(ThreadingHTTPServer):
 
 
 class Pager:
-    """Receives notifications from its creation until `close`; use it as a context manager."""
+    """Receives notifications on an address of this machine, from its creation until `close`; a context manager."""
 
-    def __init__(self, port: int = 0, record: Callable[[PagedAlert], None] | None = None) -> None:
+    def __init__(
+        self, port: int = 0, record: Callable[[PagedAlert], None] | None = None, *, host: str = "127.0.0.1"
+    ) -> None:
         self._record = record
+        self._host = host
         self._pages: list[PagedAlert] = []
         self._known: set[tuple[str, str, str, str]] = set()
         self._sent: Counter[tuple[str, str]] = Counter()
         self._changed = threading.Condition()
-        self._server = _Server(("127.0.0.1", port), self._request_class())
+        self._server = _Server((host, port), self._request_class())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="pager", daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
         """The URL for notifications; the path below it names the receiver."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._host}:{self.port}"
 
     @property
     def port(self) -> int:
-        """The TCP port on loopback."""
+        """The TCP port."""
         return int(self._server.server_address[1])
 
     def pages(self) -> list[PagedAlert]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -44,6 +45,14 @@ class Alertmanager:
         began = (datetime.now(timezone.utc) - timedelta(seconds=seconds_ago)).isoformat()
         self._post("/api/v2/alerts", [
             {"labels": {"severity": "critical", **labels}, "annotations": annotations or {}, "startsAt": began}
+            for labels in alerts
+        ])  # fmt: skip
+
+    def end_alerts(self, alerts: Sequence[Mapping[str, str]], began: float) -> None:
+        """Say that alerts have ended now, which began at a Unix time."""
+        start, end = (datetime.fromtimestamp(at, timezone.utc).isoformat() for at in (began, time.time()))
+        self._post("/api/v2/alerts", [
+            {"labels": {"severity": "critical", **labels}, "annotations": {}, "startsAt": start, "endsAt": end}
             for labels in alerts
         ])  # fmt: skip
 

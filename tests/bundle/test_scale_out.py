@@ -231,6 +231,7 @@ tests:
   # Both cells send for five minutes; then hall-2 is away for five, and back.
   - interval: 5s
     input_series:
+      - {{series: 'up{{job="prometheus",instance="prometheus-0.example:9090"}}', values: '1x240'}}
       - {{series: 'up{{job="prometheus",instance="prometheus-hall-1",cell="hall-1"}}', values: '1x240'}}
       - {{series: 'up{{job="prometheus",instance="prometheus-hall-2",cell="hall-2"}}', values: '1x60 _x60 1x120'}}
     promql_expr_test:
@@ -255,13 +256,22 @@ tests:
               runbook_url: https://github.com/tachograph/tachograph/blob/main/runbooks/NodesUnreachable.md
               dashboard_url: http://localhost:3000/d/tachograph-monitoring/monitoring
       - {{eval_time: 640s, alertname: NodesUnreachable}}
+  # All are set up at once, and the first samples of a cell take 20 s.
+  - interval: 5s
+    input_series:
+      - {{series: 'up{{job="prometheus",instance="prometheus-0.example:9090"}}', values: '1x60'}}
+      - {{series: 'up{{job="prometheus",instance="prometheus-hall-1",cell="hall-1"}}', values: '_x4 1x60'}}
+      - {{series: 'up{{job="prometheus",instance="prometheus-hall-2",cell="hall-2"}}', values: '_x4 1x60'}}
+    promql_expr_test:
+      - {{expr: 'count_over_time(cluster:cut_off_nodes:count[5m])', eval_time: 280s}}
   # One that has never sent anything is away, too.
   - interval: 5s
     input_series:
+      - {{series: 'up{{job="prometheus",instance="prometheus-0.example:9090"}}', values: '1x240'}}
       - {{series: 'up{{job="prometheus",instance="prometheus-hall-2",cell="hall-2"}}', values: '1x60'}}
     promql_expr_test:
       - expr: group by (alertname, cell) (ALERTS{{alertstate="firing"}})
-        eval_time: 100s
+        eval_time: 130s
         exp_samples: [{{labels: '{{alertname="NodesUnreachable",cell="hall-1"}}', value: 1}}]
 """
 

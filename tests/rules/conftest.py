@@ -19,9 +19,9 @@ from tools.mutation.trial import read
 
 ROOT = Path(__file__).resolve().parents[2]
 
-RUNS = ROOT / "prometheus/rules/runs.yml"
 WRITTEN = {
     "run:checkpoint_step:max", "run:checkpoint_age_seconds:min", "run:cost:info", "run:last_save:age_seconds",
+    "run:steady_progress_timestamp_seconds:max", "run:trouble:timestamp", "node:kernel_said:timestamp",
 }  # fmt: skip
 """What texts in many files read."""
 
@@ -65,9 +65,9 @@ def asserted(scenario: Mapping[str, Any], reach: Reach) -> set[str]:
 
 
 def written(files: RuleFiles) -> list[dict[str, Any]]:
-    """Return the rules that record what texts read, if runs.yml is not loaded anyway."""
-    rules = [] if "runs" in files else rules_of(RUNS)["groups"][0]["rules"]
-    return [rule for rule in rules if rule.get("record") in WRITTEN]
+    """Return the rules of runs.yml and ranks.yml that record what texts read, but for those that are loaded anyway."""
+    left = [ROOT / f"prometheus/rules/{stem}.yml" for stem in ("runs", "ranks") if stem not in files]
+    return [rule for path in left for rule in rules_of(path)["groups"][0]["rules"] if rule.get("record") in WRITTEN]
 
 
 def used(rule: dict[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:

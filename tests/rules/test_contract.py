@@ -172,7 +172,7 @@ def _scalar(node: object) -> bool:
         return _scalar(node.expr)
     if isinstance(node, p.BinaryExpr):
         return _scalar(node.lhs) and _scalar(node.rhs)
-    return isinstance(node, p.NumberLiteral) or (isinstance(node, p.Call) and node.func.name == "time")
+    return isinstance(node, p.NumberLiteral) or (isinstance(node, p.Call) and node.func.name in ("time", "scalar"))
 
 
 def outline(node: object) -> frozenset[str]:
@@ -301,6 +301,7 @@ def queries(text: str) -> Iterator[str]:
     ):
         expression = "".join(literal).replace('\\"', '"').replace("offset %s", "offset 5m")
         if "(" in expression or "{" in expression:
+            expression = re.sub(r"%\[\d\]", "%", expression).replace("%%", "")
             filled = (
                 expression.replace("%q", '"x"').replace("%g", "0.5").replace("{%s", '{run="x",rank="1",instance="n"')
             )

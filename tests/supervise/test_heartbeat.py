@@ -68,6 +68,21 @@ def test_what_was_done_is_told(tmp_path: Path) -> None:
     assert again.told[0][1]["recovery_seconds"] == facts["recovery_seconds"]
 
 
+def test_a_loop_is_at_0_until_it_resumes(tmp_path: Path) -> None:
+    """It loses the steps that it makes again, and not all of them."""
+
+    def look(attempt: int, seconds: float) -> Any:
+        if not attempt:
+            return hung(step=60)
+        facts = {"step": 0, "steps": 0} if seconds < 5 else {"step": 50 + int(seconds), "steps": int(seconds)}
+        return run(rank(0, **facts), rank(1, **facts))
+
+    world = World(tmp_path, look, ends=[(None, 0), (-15, 30.0)])
+    world.supervise()
+    (recovered,) = [one for one in world.entries if one["kind"] == "recovered"]
+    assert recovered["lost_steps"] == 10
+
+
 def test_a_run_that_was_stopped_has_not_recovered(tmp_path: Path) -> None:
     """Nor one that somebody ended: whoever starts it hours later recovers nothing."""
     world = World(tmp_path, lambda attempt, _: run() if attempt else hung(), ends=[(None, 0), (-15, 2.0)])

@@ -182,8 +182,14 @@ RUN_FIRST_END = _row(
     "peers (communication), or was asked to end (told).",
 )  # fmt: skip
 RUN_LAST_WORDS = _row(
-    "run_last_words_age_seconds", GAUGE, "seconds", ("run", "rank", "category", "line"),
-    "Seconds since the rank of run_first_end_seconds failed, with the category and line of its last words.",
+    "run_last_words_age_seconds", GAUGE, "seconds",
+    ("run", "rank", "reason", "step", "coordinates", "category", "line"),
+    "Seconds since the rank of run_first_end_seconds died or failed: why, at which step, where it was in the run's "
+    "parallelism, and the category and line of its last words.",
+)  # fmt: skip
+RUN_GONE = _row(
+    "run_gone_seconds", GAUGE, "seconds", ("run", "ranks", "how"),
+    "Seconds since the first of these ranks on this node ended without finishing; none of them is back.",
 )  # fmt: skip
 RUN_ENDED_TOGETHER = _row(
     "run_ended_together", GAUGE, "", ("run", "kind"),

@@ -16,13 +16,14 @@ from tachograph.report import charts, hardware, timeline
 from tachograph.report.alert_episodes import MEANING, AlertEpisode, FiredAlerts, fired_alerts
 from tachograph.report.chosen_ranks import choose
 from tachograph.report.figure import Figure, query_list
-from tachograph.report.markup import safe, table
+from tachograph.report.markup import element, number, safe, table
 from tachograph.report.queries import SectionQueries
 from tachograph.report.run_summary import run_summary
-from tachograph.report.svg import PATTERNS, patterned
+from tachograph.report.svg import AXIS, PATTERNS, WIDTH, PlotArea, patterned
 from tachograph.report.window import Window
 
 EPISODES_SHOWN = 40
+SVG = "http://www.w3.org/2000/svg"
 STYLES = tuple(dict.fromkeys((*PHASES, *timeline.STATES, *LOST_CAUSES, "hardware")))
 
 
@@ -102,6 +103,14 @@ def document(
         source=safe(source),
         note=safe(note),
     )
+
+
+def standalone(picture: str, area: PlotArea) -> str:
+    """Return the picture of an area as an SVG file of its own, with the style sheet of the page."""
+    sheet = _template().template.partition("<style>")[2].partition("</style>")[0].replace("$fills", "")
+    ground = element("rect", width="100%", height="100%", fill="var(--page)")
+    size = f"0 0 {WIDTH} {number(area.bottom + AXIS)}"
+    return element("svg", element("style", sheet) + ground + picture, xmlns=SVG, viewBox=size) + "\n"
 
 
 @cache

@@ -5,7 +5,7 @@ Nothing is done in here, nothing is asked, and time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -23,10 +23,11 @@ from tachograph.supervise.triggers import (
     FROZEN,
     GPU_FAULT,
     HUNG,
-    LEARNING,
+    NOT_FINITE,
     RESTART_LOOP,
     SILENT_CORRUPTION,
     SLOW,
+    SPIKE,
     RunFinding,
 )  # fmt: skip
 
@@ -41,9 +42,11 @@ class Hold(NamedTuple):
     why: str
 
 
-SKIP_BEFORE, SKIP_FROM = 2, 8
-"""Steps around the first at which the loss was in trouble: the update by a bad batch shows in the next loss, and bad
-data seldom comes alone. Each further time twice as many are left out from there on."""
+SKIP_BEFORE: Mapping[str, int] = {NOT_FINITE: 2, SPIKE: 10}
+SKIP_FROM = 8
+"""Steps around the first at which the loss was in trouble. A NaN by the update of a bad batch shows in the next loss.
+A spike builds up: Adam's first moment, with its usual beta of 0.9, goes on into the direction of a batch for ten steps.
+Bad data seldom comes alone. Each further time twice as many are left out from there on."""
 
 NOTICED_LATER = {DIVERGING: (1_500.0, 7_500.0), SILENT_CORRUPTION: (3_600.0, 3_600.0)}
 """Trigger -> how long before its alert the trouble may have begun, for a run of fast and of slow steps: a loss that
@@ -111,8 +114,8 @@ class Situation:
     @property
     def trouble(self) -> tuple[int, int] | None:
         """The steps whose batches may have put the loss in trouble; None if it is not, or since when is not known."""
-        first = self.finding.step if self.finding.trigger in LEARNING else None
-        return None if first is None else (max(first - SKIP_BEFORE, 0), first + SKIP_FROM)
+        before, first = SKIP_BEFORE.get(self.finding.trigger), self.finding.step
+        return None if before is None or first is None else (max(first - before, 0), first + SKIP_FROM)
 
 
 @dataclass(frozen=True)

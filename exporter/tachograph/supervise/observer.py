@@ -94,8 +94,9 @@ class RunObserver:
         self._known, self._alerts = known, alerts
         self.seen: RunSeen | None = None
         self.first_step: int | None = None
-        """The step at which this attempt was first seen."""
+        """The step from which this attempt goes on; None before it has made one, as a loop is at 0 until it resumes."""
         self._best_before: int | None = None
+        self._first_seen: int | None = None
         self._furthest: int | None = None
         self._gained_at: float | None = None
         self._first_at = self._began = self._began_at = 0.0
@@ -105,7 +106,7 @@ class RunObserver:
         """Note that an attempt begins, after others that came to this step."""
         self._source.begin()
         self.seen, self._best_before, self._processes = None, best_step, {}
-        self.first_step = None
+        self.first_step = self._first_seen = None
         self._furthest, self._gained_at = best_step, None
         self._began, self._began_at = self._clock.monotonic(), self._clock.now()
 
@@ -159,8 +160,8 @@ class RunObserver:
     def note(self, seen: RunSeen) -> bool:
         """Note steps and checkpoints; return whether steps were made since the last note."""
         before, self.seen = self.seen, seen
-        if self.first_step is None:
-            self.first_step, self._first_at = seen.step, self._clock.monotonic()
+        if self.first_step is None and (first := _first_step(seen)) is not None:
+            self.first_step, self._first_seen, self._first_at = first, seen.step, self._clock.monotonic()
         if self.gains(seen):
             self._furthest, self._gained_at = seen.step, self._clock.now()
         self._known.note(seen)
@@ -193,7 +194,7 @@ class RunObserver:
 
     def _step_seconds(self, seen: RunSeen) -> float | None:
         """Return how long a step of this attempt has taken, None while it has made none."""
-        made = 0 if seen.step is None or self.first_step is None else seen.step - self.first_step
+        made = 0 if seen.step is None or self._first_seen is None else seen.step - self._first_seen
         return (self._clock.monotonic() - self._first_at) / made if made > 0 else None
 
     def _remember_processes(self, training: RunningAttempt, seen: RunSeen) -> None:
@@ -224,6 +225,12 @@ def _own_process(rank: RankSeen, ours: Collection[int]) -> OwnProcess | None:
             if rank.process_started in ("", started) and (rank.process_started or number == rank.pid):
                 return OwnProcess(rank.pid, int(number), started)
     return None
+
+
+def _first_step(seen: RunSeen) -> int | None:
+    """Return the step before which its ranks have made none, as far as is known; None before they have made one."""
+    begun = [rank.step - (rank.steps or 0) for rank in seen.ranks if rank.step is not None and rank.steps != 0]
+    return max(begun, default=None)
 
 
 def _of_job(seen: RunSeen, job: str) -> RunSeen | Unknown:

@@ -1,6 +1,7 @@
 """The demo: a real training job on this machine, five faults, and the pages that they cause.
 
-With `--rl` three jobs learn by reinforcement at the same time, and each has one fault.
+With `--rl` three jobs learn by reinforcement at the same time, and each has one fault. With `--recovery` a supervisor
+acts upon five faults of one training, and status 0 means that it recovered from all of them.
 
 `tachograph-lab demo` exits with status 0 only if every fault caused its page, naming the right culprit, and nothing
 else did. A page that came after its budget is shown as late, with the machine's load, and is no failure: the budgets
@@ -27,6 +28,7 @@ from tachograph.signals import signals_as_exit
 from tachograph_lab import binaries
 from tachograph_lab.checkout import root
 from tachograph_lab.commands.parser import LabParser, seconds
+from tachograph_lab.demo import recovery
 from tachograph_lab.demo.demo_run import DemoRun
 from tachograph_lab.demo.demo_scenarios import FIRST_RUN, RL_SCENARIOS, SCENARIOS
 from tachograph_lab.demo.launch import launch, launch_rl
@@ -61,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.stop:
                 print(f"stopped {', '.join(left)}" if left else "nothing was running")
                 return 0
+            if options.recovery:
+                with Screen() as screen:
+                    return 0 if recovery.play(folder, screen) else 1
             return _play(folder, options)
     except (binaries.BinariesUnavailable, ProcessError, _FolderInUseError) as error:
         print(f"tachograph-lab demo: {error}", file=sys.stderr)
@@ -148,6 +153,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="interval of scrapes and evaluations (5s); pages have 2 or 3 to come",
     )
     parser.add_argument("--rl", action="store_true", help="jobs that generate what they train on, by TRL's GRPO")
+    parser.add_argument(
+        "--recovery", action="store_true", help="a training that is restarted after each of five faults"
+    )
     kinds = list(dict.fromkeys(scenario.fault.kind for scenario in (*SCENARIOS, *RL_SCENARIOS)))
     parser.add_argument("--only", choices=kinds, help="inject one fault only")
     options = parser.parse_args(arguments)
@@ -155,6 +163,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--only {options.only} is none of this demo's faults")
     if options.rl and options.keep:
         parser.error("--keep leaves the usual demo's job running: give it without --rl")
+    if options.recovery and (
+        options.rl or options.keep or options.only or options.scrape or options.healthy is not None
+    ):
+        parser.error("--recovery takes --folder and no other option")
     if options.rl and find_spec("trl") is None:
         parser.error("--rl needs TRL: pip install trl, or make demo-rl")
     return options

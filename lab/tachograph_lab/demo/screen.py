@@ -96,6 +96,10 @@ class Screen:
             limit = "" if seconds is None else f", at most {age(seconds)}"
             self.console.print(f"{self._clock()}  … {what}{limit}")
 
+    def still_waiting(self, what: str) -> None:
+        """Change what a terminal shows of that; how long it has waited goes on."""
+        self._waiting_for = what
+
     def show(self, run: str, rows: Sequence[Vitals]) -> None:
         """Update the rows of the live view."""
         self._run, self._vitals = run, rows

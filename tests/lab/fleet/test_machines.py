@@ -49,6 +49,7 @@ NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_run_ended_together": "no rank has ended",
     "tachograph_run_finished_timestamp_seconds": "no rank has ended",
     "tachograph_run_first_end_seconds": "no rank has ended",
+    "tachograph_run_gone_seconds": "no rank has ended",
     "tachograph_run_last_words_age_seconds": "no rank has failed",
     "tachograph_run_fruitless_attempts": "no rank has ended",
     "tachograph_run_frozen_seconds": "no rank is silent",

@@ -2,7 +2,6 @@
 
     python tests/node/gpu/measure.py [cost] [SECONDS]       CPU and memory of the worker, CPU of its supervisor, at 1 Hz
     python tests/node/gpu/measure.py soak --collections N   whether memory grows over N collections at full speed
-    python tests/node/gpu/measure.py soak --minutes M       CPU and memory of a whole exporter, scraped every 5 s
 
 The driver's own time is that of the made-up library, so nothing here is the GPU's answer time.
 """
@@ -13,13 +12,11 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,9 +25,6 @@ from tachograph.node.gpu.source import GpuSource
 from tachograph_lab.fake_nvml import library as build
 
 TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-WARM_UP = 0.2
-"""Share of a soak in real time after which memory counts: before it, tables and the allocator's pools fill."""
-
 UPSET = 0.5
 """Share of a soak at full speed in which GPUs come and go; what follows must be flat."""
 
@@ -137,59 +131,6 @@ def soak_collections(collections: int, fake: Any) -> dict[str, object]:
     }
 
 
-def soak_exporter(minutes: float) -> dict[str, object]:
-    """Run a whole exporter in real time, scraped every 5 s; return what it and its worker cost."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["-m", "tachograph", "exporter", f"--socket={folder}/rank.sock", "--web.listen-address=127.0.0.1:0"]
-        exporter = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
-        try:
-            return _watch(exporter, minutes)
-        finally:
-            exporter.terminate()
-            exporter.wait(10)
-
-
-def _watch(exporter: subprocess.Popen[str], minutes: float) -> dict[str, object]:
-    assert exporter.stderr is not None
-    address = ""
-    while not address:
-        line = exporter.stderr.readline()
-        assert line, "the exporter ended"
-        if found := re.search(r"127\.0\.0\.1:[1-9]\d*", line):
-            address = found[0]
-    time.sleep(10)  # past the start
-    pids = (exporter.pid, worker_of(exporter.pid))
-    began, before = time.monotonic(), [cpu_seconds(pid) for pid in pids]
-    points: list[list[tuple[float, float]]] = [[], []]
-    scrapes, size = [], 0
-    while (so_far := time.monotonic() - began) < 60 * minutes:
-        for own, pid in zip(points, pids, strict=True):
-            own.append((so_far, resident(pid)))
-        start = time.perf_counter()
-        with urllib.request.urlopen(f"http://{address}/metrics") as page:
-            size = len(page.read())
-        scrapes.append(time.perf_counter() - start)
-        time.sleep(max(5.0 - (time.monotonic() - began) % 5.0, 0.1))
-    spent = time.monotonic() - began
-    percent = [100 * (cpu_seconds(pid) - was) / spent for pid, was in zip(pids, before, strict=True)]
-    ended = [resident(pid) / 1e6 for pid in pids]
-    return {
-        "minutes": round(spent / 60, 1),
-        "scrapes": len(scrapes),
-        "page_kb": round(size / 1000),
-        "scrape_ms": {"median": round(1e3 * statistics.median(scrapes), 1), "max": round(1e3 * max(scrapes), 1)},
-        "cpu_percent": {
-            "exporter": round(percent[0], 3),
-            "worker": round(percent[1], 3),
-            "both": round(sum(percent), 3),
-        },
-        "rss_mb_start": [round(own[0][1] / 1e6, 1) for own in points],
-        "rss_mb_end": [round(value, 1) for value in ended],
-        "rss_mb_both": round(sum(ended), 1),
-        "bytes_per_minute": [round(60 * slope(own, WARM_UP)) for own in points],
-    }
-
-
 def main(arguments: Sequence[str]) -> None:
     """Build the library, start anew with it on the loader's path, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -197,7 +138,6 @@ def main(arguments: Sequence[str]) -> None:
     commands.add_parser("cost").add_argument("seconds", type=float, nargs="?", default=20.0)
     soak = commands.add_parser("soak")
     soak.add_argument("--collections", type=int, default=100_000)
-    soak.add_argument("--minutes", type=float, help="soak a whole exporter for so long instead")
     soak.add_argument("--gpus", type=int, default=8)
     if not arguments or arguments[0] not in {"cost", "soak", "-h", "--help"}:
         arguments = ["cost", *arguments]
@@ -212,8 +152,6 @@ def main(arguments: Sequence[str]) -> None:
     fake.state.count = getattr(options, "gpus", 8)
     if options.command == "cost":
         result = asyncio.run(cost(options.seconds))
-    elif options.minutes:
-        result = soak_exporter(options.minutes)
     else:
         result = soak_collections(options.collections, fake)
     print(json.dumps(result, indent=1))

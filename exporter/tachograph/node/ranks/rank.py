@@ -67,6 +67,7 @@ class EarlierEnd(NamedTuple):
     restarts: int
     reason: str
     said: LastWords
+    step: int | None
 
 
 class Rank:
@@ -333,7 +334,7 @@ class Rank:
         if earlier.ended is not None and earlier.outcome != "finished":
             self.earlier_end = EarlierEnd(
                 earlier.ended, earlier.ended_at, earlier.began, earlier.restarts, earlier.end_reason,
-                earlier.last_words(earlier.ended),
+                earlier.last_words(earlier.ended), earlier.step,
             )  # fmt: skip
 
     def apply(self, state: State, now: float, most: int) -> list[CounterDelta]:
@@ -450,6 +451,12 @@ class Rank:
         """The index and the UUID of its GPU, empty where they are not known."""
         gpu = self.placement.gpu
         return (gpu.index, gpu.uuid) if gpu is not None else ("", self.hello.uuid or "")
+
+    @property
+    def written_coordinates(self) -> str:
+        """Where it is in the run's parallelism, as texts write it; "" for a single coordinate, which is its number."""
+        written = [f"{dimension} {number}" for dimension, number in sorted(self.coordinates.items())]
+        return ", ".join(written) if len(written) > 1 else ""
 
     @property
     def usual_step_seconds(self) -> float | None:

@@ -20,11 +20,11 @@ class Node:
         self.table, self.hand = table, hand
         self.connected: dict[int, tuple[int, int]] = {}
 
-    def start(self, *ranks: int, attempt: int = 0) -> None:
+    def start(self, *ranks: int, attempt: int = 0, **more: Any) -> None:
         """Connect ranks, in an attempt."""
         for rank in ranks:
             link = self.connected[rank] = (attempt, rank)
-            hello = Hello(v=1, run="r", rank=rank, world_size=12, attempt=attempt, pid=10 * attempt + rank + 1)
+            hello = Hello(v=1, run="r", rank=rank, world_size=12, attempt=attempt, pid=10 * attempt + rank + 1, **more)
             self.table.hello(link, hello, Peer(1000, 100 * attempt + rank + 1))
 
     def step(self, step: int, **more: Any) -> None:
@@ -106,6 +106,50 @@ def test_the_first_end_of_each_kind(node: Node) -> None:
         ("told", "terminated", "0"): 0,
     }  # fmt: skip
     assert node.shown("ended_together") == {("died",): 2, ("communication",): 1, ("told",): 1}
+
+
+def test_a_page_finds_all_that_it_says_of_an_end(node: Node) -> None:
+    """Why, at which step, where, and the last words; also after the next process of the rank has connected."""
+    node.start(1, attempt=1, coordinates={"tp": 1, "pp": 0})
+    node.step(7)
+    node.die(1)
+    node.wait(2)
+    node.fail(2, "oom")
+    node.fail(3, "terminated")
+    shown = {
+        ("1", "died", "7", "pp 0, tp 1", "", ""): 2,
+        ("2", "oom", "7", "", "out_of_memory", "m"): 0,
+    }  # fmt: skip
+    assert node.shown("last_words_age_seconds") == shown
+    node.start(1, attempt=2)
+    assert node.shown("last_words_age_seconds") == shown
+
+
+def test_who_is_gone_is_listed_by_how_it_ended(node: Node) -> None:
+    """As long as it is not back; not who finished. At most eight ranks are named."""
+    node.start(*range(4, 12))
+    node.fail(3, "terminated")
+    node.wait(2)
+    node.die(2)
+    node.finish(1)
+    assert node.shown("gone_seconds") == {("Rank 3", "was asked to end"): 2, ("Rank 2", "ended (died)"): 0}
+    node.start(3, attempt=1)
+    node.fail(0, "terminated")
+    node.wait(1)
+    node.fail(4, "interrupted")
+    node.die(*range(5, 12))
+    assert node.shown("gone_seconds") == {
+        ("Rank 0", "was asked to end"): 1,
+        ("Rank 4", "was asked to end"): 0,
+        ("Ranks 2, 5, 6, 7, 8, 9, 10, 11", "ended (died)"): 1,
+    }  # fmt: skip
+    node.start(0, attempt=1)
+    node.step(3)
+    node.fail(0)
+    node.die(3)
+    gone = node.shown("gone_seconds")
+    assert ("Ranks 2, 3, 5, 6, 7, 8, 9, 10 and 1 more", "ended (died)") in gone
+    assert ("Rank 0", "ended (exception)") in gone
 
 
 def test_the_end_is_shown_while_the_others_hang(node: Node) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
+from tachograph.diagnosis import CROWD
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.last_words import LastWords
 from tachograph.node.ranks.rank import Rank
@@ -43,6 +44,7 @@ class RankEnd:
     restarts: int
     reason: str
     said: LastWords
+    step: int | None
 
     @property
     def kind(self) -> str:
@@ -57,7 +59,8 @@ def ends_of(rank: Rank, view: RunView) -> Iterator[RankEnd]:
     found = rank.end_at(view.now)
     if found is not None and found[1] != "finished":
         at, reason = found
-        yield RankEnd(rank, rank.hello.rank, at, rank.began, rank.restarts, reason, rank.last_words(view.now))
+        said = rank.last_words(view.now)
+        yield RankEnd(rank, rank.hello.rank, at, rank.began, rank.restarts, reason, said, rank.step)
 
 
 def stepping_since(view: RunView) -> float | None:
@@ -95,6 +98,7 @@ class Ends:
     def samples(self, view: RunView) -> Iterator[Sample]:
         """Yield the first end of each kind, how many came with it, and what the run came to on this node."""
         yield from self._first_ends(view)
+        yield from _gone(view)
         yield from self._over(view)
         yield from self._attempts.samples(view)
 
@@ -149,9 +153,8 @@ class Ends:
             if not (ends := self._of((kind,))):
                 continue
             first = ends[0]
-            if first.said.category and kind != "told":
-                words = (view.run, str(first.number), *first.said)
-                yield Sample(catalog.RUN_LAST_WORDS, words, view.now - first.at)
+            if kind != "told":
+                yield Sample(catalog.RUN_LAST_WORDS, (view.run, *_last_words(first)), view.now - first.at)
             apart = TOGETHER_BY_COMMUNICATION_SECONDS if kind == "communication" else TOGETHER_SECONDS
             labels = (view.run, kind, first.reason, *seat(first.rank))
             yield Sample(catalog.RUN_FIRST_END, labels, view.now - first.at)
@@ -181,6 +184,29 @@ class Ends:
             if plan and step is not None:
                 short = plan - step if step < PLAN_SHARE * plan - 1 else 0.0
                 yield Sample(catalog.RUN_STEPS_SHORT, (view.run,), short)
+
+
+def _gone(view: RunView) -> Iterator[Sample]:
+    """Yield which ranks ended without finishing and are not back, by reason: as RunHung writes them."""
+    gone: dict[str, dict[int, float]] = {}
+    for rank in view.states.keys() - set(view.alive):
+        at, reason = rank.end_at(view.now) or (0.0, "finished")
+        if reason != "finished":
+            gone.setdefault(reason, {})[rank.hello.rank] = at
+    for reason, ended in sorted(gone.items()):
+        numbers = sorted(ended)
+        more = f" and {len(numbers) - CROWD} more" if len(numbers) > CROWD else ""
+        how = f"ended ({reason})"
+        if reason in catalog.TOLD_REASONS:
+            how = "was asked to end" if len(numbers) == 1 else "were asked to end"
+        ranks = f"Rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:CROWD]))}{more}"
+        yield Sample(catalog.RUN_GONE, (view.run, ranks, how), view.now - min(ended.values()))
+
+
+def _last_words(end: RankEnd) -> tuple[str, ...]:
+    """Return what a page says of an end: the labels of catalog.RUN_LAST_WORDS but for the run."""
+    step = "" if end.step is None else str(end.step)
+    return str(end.number), end.reason, step, end.rank.written_coordinates, *end.said
 
 
 class Attempts:
