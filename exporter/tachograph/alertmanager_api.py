@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from tachograph.http_client import MOST_BYTES, HttpError, ask, without_password
@@ -25,6 +25,8 @@ ERROR_BYTES = 500
 _ATTEMPTS = re.compile(
     r'^alertmanager_notification_requests_(failed_)?total\{(?:[^}]*,)?integration="([^"]*)"[^}]*\} (\d[\d.e+]*)$', re.M
 )
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 class AlertmanagerError(Exception):
@@ -94,8 +96,15 @@ class Alertmanager:
 
 
 def time_of(text: str) -> datetime:
-    """Return a time of Alertmanager; Python 3.10 reads neither its `Z` nor fractions other than of 3 or 6 digits."""
-    return datetime.fromisoformat(text.partition(".")[0].rstrip("Z") + "+00:00")
+    """Return a time of Alertmanager, in UTC and whole seconds; raise one of UNREADABLE.
+
+    It has the offset of whoever sent it, such as a vmalert with a local time zone. Python 3.10 reads neither `Z` nor
+    fractions other than of 3 or 6 digits.
+    """
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r:.40} is not a time with its offset")
+    return datetime.fromisoformat(found[1] + ("+00:00" if found[2] == "Z" else found[2])).astimezone(timezone.utc)
 
 
 def default_url() -> str:

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from tachograph.alertmanager_api import Alertmanager
-from tachograph.supervise import journal
-from tachograph.supervise.decision import CONTRADICTION, NOTICED_LATER
-from tachograph.supervise.journal import NAME
+from tachograph.supervise import history
+from tachograph.supervise.decision import CONTRADICTION, GONE, NOTICED_LATER
 from tachograph.supervise.observer import ATTEMPT_SECONDS
 from tachograph.supervise.policy import DEFAULT
 from tachograph.supervise.run_seen import AlertSeen, RunSeen
 from tachograph.supervise.supervisor import STATUS_STOPPED
 from tachograph.supervise.triggers import DIVERGING, RESTART_LOOP, SILENT_CORRUPTION, SLOW, worst
-from tests.supervise.conftest import RANKS, Supervised
+from tests.supervise.conftest import RANKS, Supervised, until
 from tests.supervise.test_alerts import alert
 from tests.supervise.test_nodes import Nodes
 from tests.supervise.world import BEGIN, World, dead, hung, rank, run
@@ -78,24 +77,6 @@ def test_by_default_nothing_is_ended_on_its_word_alone(tmp_path: Path, trigger: 
     assert outcome == ("asked" if mode == "ask" or trigger in (DIVERGING, RESTART_LOOP) else "act")
 
 
-def test_a_person_confirms(tmp_path: Path) -> None:
-    """What is asked for in act mode is done then, the run being stopped as a loop."""
-    world = world_of(tmp_path, lambda *_: run(), standing(seen_alert(RESTART_LOOP)))
-    confirmed = tmp_path / "confirmed"
-
-    def confirm(world: World) -> None:
-        if world.now > 600.0:
-            for one in journal.read(tmp_path / NAME):
-                if one["kind"] == "decision" and one["outcome"] == "asked":
-                    (confirmed / one["id"]).touch()
-
-    world.on_wait = confirm
-    assert world.supervise() == STATUS_STOPPED
-    assert [one[0] for one in world.decisions()] == ["asked", "act"]
-    assert world.did == ["started", "kept", "ended"]
-    assert world.now > 600.0
-
-
 def test_a_slow_node_is_left_out_once_a_policy_says_so(tmp_path: Path) -> None:
     """After half an hour, from the newest checkpoint, the first time; and not one more, as the budget says."""
     (policy,) = [impatient(tmp_path, SLOW, asks=False)]
@@ -110,30 +91,6 @@ def test_a_slow_node_is_left_out_once_a_policy_says_so(tmp_path: Path) -> None:
     (decided,) = [one for one in world.entries if one["kind"] == "decision" and one["action"] == "exclude_node"]
     assert decided["nodes"] == ["b"]
     assert decided["why"].startswith("b holds the run up for good; another takes its place")
-
-
-def test_a_late_answer_goes_back_no_further(tmp_path: Path) -> None:
-    """A slow run trains and saves while a person is asked: it is restarted from what is the newest then."""
-    world = World(tmp_path, steps, ends=[(None, 0), (0, 60.0)], policy=impatient(tmp_path, SLOW))
-
-    def look(_: int, seconds: float) -> RunSeen:
-        step = int(seconds) + 1
-        ranks = [rank(n, step=step, node="ab"[n]) for n in range(2)]
-        return run(*ranks, saved=range(100, step, 100)[-3:])
-
-    def confirm(world: World) -> None:
-        for one in journal.read(tmp_path / NAME):
-            if world.now > 1000.0 and one["kind"] == "decision" and one["outcome"] == "asked":
-                (tmp_path / "confirmed" / one["id"]).touch()
-
-    world.look_at, world.on_wait = look, confirm
-    world.launcher = Nodes(world)  # type: ignore[assignment]
-    world.alerts = lambda _: (seen_alert(SLOW, ranks=[1], node="b"),) if world.now > 200 and not world.plans[1:] else ()
-    world.supervise()
-    asked, decided = [one for one in world.entries if one["kind"] == "decision"]
-    assert (asked["action"], asked["outcome"], asked["resume_step"]) == ("exclude_node", "asked", 200)
-    assert (decided["action"], decided["outcome"], decided["resume_step"]) == ("exclude_node", "act", 1000)
-    assert world.plans[1]["TACHOGRAPH_PLAN_STEP"] == "1000"
 
 
 def test_no_single_one_to_blame_is_left_alone(tmp_path: Path) -> None:
@@ -230,17 +187,14 @@ def test_a_run_that_makes_steps_restarts_not_in_vain(tmp_path: Path) -> None:
     assert world.decisions() == [("held", RESTART_LOOP, CONTRADICTION)]
 
 
-def test_a_question_is_withdrawn_when_the_alert_is_over_or_unknown(tmp_path: Path) -> None:
-    """Somebody has fixed it; or Alertmanager does not answer any more."""
-    for number, (after, why) in enumerate(
-        (((), "what was found is gone"), (None, "whether it still holds is not known"))
-    ):
-        world = world_of(tmp_path / str(number), steps, standing())
-        shown = (seen_alert(DIVERGING),)
-        world.alerts = lambda _: () if world.now < 120 else shown if world.now < 1500 else after  # noqa: B023
-        assert world.supervise() == 0
-        assert world.decisions() == [("asked", DIVERGING, "lower_rate")]
-        assert any(said.endswith(f"is withdrawn: {why}") for said in world.said)
+def test_a_run_that_has_just_made_a_new_step_is_not_ended(tmp_path: Path) -> None:
+    """While the evidence is kept, which takes a while; the alert is still there."""
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 300.0)], policy=impatient(tmp_path, RESTART_LOOP, asks=False))
+    world.look_at = lambda *_: run(*(rank(n, step=10 + ("kept" in world.did)) for n in range(2)))
+    world.alerts = standing(seen_alert(RESTART_LOOP))(world)
+    assert world.supervise() == 0
+    assert world.did == ["started", "kept"]
+    assert world.decisions()[1] == ("held", RESTART_LOOP, GONE)
 
 
 def restarting(folder: Path) -> Path:
@@ -290,6 +244,29 @@ def test_where_alertmanager_is_silent_nothing_is_judged(tmp_path: Path) -> None:
     assert [one["why"] for one in world.entries if one["kind"] == "judged"] == ["the command finished"]
 
 
+@pytest.mark.parametrize(("answers", "verdict"), [(True, "right"), (False, "unknown")])
+def test_it_is_judged_after_a_day(tmp_path: Path, answers: bool, verdict: str) -> None:
+    """It stood for a day; where Alertmanager is silent by then, nobody knows that it did."""
+    world = world_of(tmp_path, steps, standing(), mode="shadow", ends=[(0, 95_000.0)], last=100_000.0)
+    shown = (seen_alert(DIVERGING),)
+    world.alerts = lambda _: () if world.now < 120 else shown if answers or world.now < 80_000 else None
+    world.supervise()
+    assert [one["verdict"] for one in world.entries if one["kind"] == "judged"] == [verdict]
+
+
+def test_the_history_names_a_node_as_it_is(tmp_path: Path) -> None:
+    """What was decided about it is a sentence, and its name is left alone."""
+    world = World(tmp_path, lambda *_: run(), ends=[(0, 300.0)], policy=impatient(tmp_path, SLOW))
+    world.look_at = lambda *_: run(*(rank(n, node=["rack-A", "Node-B"][n]) for n in range(2)))
+    world.launcher = Nodes(world)  # type: ignore[assignment]
+    world.alerts = lambda _: (seen_alert(SLOW, ranks=[1], node="Node-B"),) if world.now > 120 else ()
+    world.supervise()
+    assert any(
+        "exclude node, as slow, rank 1: StragglerRank: it is so. Node-B holds the run up" in line
+        for line in history.lines(world.entries, world.now)
+    )
+
+
 def test_the_finding_of_an_alert() -> None:
     """It has the alert's words, its runbook, and the node to blame."""
     found = worst(run(alerts=(seen_alert(SILENT_CORRUPTION, ranks=[1], node="b"),)))
@@ -301,19 +278,52 @@ def test_the_finding_of_an_alert() -> None:
     assert worst(run(alerts=None)) is None
 
 
+def test_it_is_asked_again_before_anything_is_ended(tmp_path: Path) -> None:
+    """An answer of before the evidence was kept does not count: it may be over by now, or unknown."""
+    policy = impatient(tmp_path, RESTART_LOOP, asks=False)
+    for name, now, why in (("over", (), "it was gone"), ("unknown", None, "whether it still holds is not known")):
+        world = World(tmp_path / name, lambda *_: run(), ends=[(0, 300.0)], policy=policy)
+        shown = (seen_alert(RESTART_LOOP),)
+        world.alerts = lambda _: now if world.sure else shown if world.now > 120 else ()  # noqa: B023
+        assert world.supervise() == 0
+        assert world.did[:2] == ["started", "kept"]
+        assert "ended" not in world.did
+        held = [one for one in world.entries if one["kind"] == "decision" and one["outcome"] == "held"]
+        assert held[0]["why"].startswith(why)
+
+
+def test_an_alert_of_the_future_is_of_no_attempt(tmp_path: Path) -> None:
+    """A clock that is ahead, or this node's that is behind: an alert of the last attempt would look like one of this.
+
+    That is so as long as it lasts, also once its time has come. Which clocks to set is said once.
+    """
+    policy = impatient(tmp_path, RESTART_LOOP, asks=False)
+    shown = standing(seen_alert(RESTART_LOOP, 400.0), begin=10.0)
+    world = world_of(tmp_path / "ahead", lambda *_: run(), shown, policy=policy, ends=[(0, 900.0)])
+    assert world.supervise() == 0
+    assert world.decisions() == []
+    (said,) = world.said
+    assert said.startswith("by Alertmanager, RestartLoop began more than 60 s from now, and is left alone: ")
+    shown = standing(seen_alert(RESTART_LOOP, 400.0), begin=350.0)
+    world = world_of(tmp_path / "near", lambda *_: run(), shown, policy=policy, ends=[(0, 900.0)])
+    assert world.supervise() == STATUS_STOPPED
+
+
 @pytest.mark.e2e
 def test_a_real_run_is_stopped_on_a_real_alert(alertmanager_url: str, supervised: Supervised) -> None:
     """A whole supervisor, a real exporter and a real Alertmanager; the policy asks nobody."""
     policy = impatient(supervised.folder, DIVERGING, asks=False)
     policy.write_text(policy.read_text().replace("lower_rate: {per_hour: 1, per_run: 2}, leave", "stop"))
     command = [sys.executable, RANKS, supervised.folder, "--steps", "100000"]
-    starts = datetime.now(timezone.utc) + timedelta(seconds=2 * ATTEMPT_SECONDS)  # as of a clock that is ahead
+    process = supervised.start("act", command, "--policy", policy, "--alertmanager", alertmanager_url)
+    made = supervised.folder / "steps-0"
+    until(lambda: made.exists() and made.read_text().count("\n") > 200)
+    starts = datetime.now(timezone.utc) + timedelta(seconds=ATTEMPT_SECONDS - 1.0)  # as of a clock that is ahead
     body = {
         "labels": alert("LossDiverging", supervised.name), "annotations": {"description": "It climbs."},
         "startsAt": starts.isoformat(), "endsAt": (starts + timedelta(hours=1)).isoformat(),
     }  # fmt: skip
     Alertmanager(alertmanager_url).ask("POST", "alerts", lambda _: None, [body])
-    process = supervised.start("act", command, "--policy", policy, "--alertmanager", alertmanager_url)
     status, said = supervised.end(process)
     assert status == 3, said
     assert supervised.decisions() == [("act", DIVERGING, "stop")]

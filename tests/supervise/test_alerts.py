@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -91,6 +92,35 @@ def test_which_alerts_count(alertmanager_url: str) -> None:
         assert all(one.text.endswith(" holds. Look at it.") for one in found)
         assert all(abs(one.starts - NOW.timestamp()) < 1.0 for one in found)
         assert [said] == [[]] or "is left alone" not in said[0] or "another" in case or "not there" in case, case
+
+
+@pytest.mark.parametrize(
+    ("node", "instance", "counts"),
+    [
+        ("gpu-1", "gpu-1", True), ("gpu-1", "gpu-1.site-a:10024", True), ("gpu-1.site-a", "gpu-1", True),
+        ("gpu-1.site-a", "gpu-1.site-b", False), ("10.0.0.7", "10.0.0.8", False), ("10.0.0.7", "10.0.0.7:10024", True),
+        ("west.192.168.1.5", "west.192.168.1.6:10024", False), ("west.192.168.1.5", "west.192.168.1.5:10024", True),
+    ],
+)  # fmt: skip
+def test_a_run_of_one_node(
+    hostile: str, monkeypatch: pytest.MonkeyPatch, node: str, instance: str, counts: bool
+) -> None:
+    """Two names of a node are one without the other's domain, and not two of the same beginning."""
+    monkeypatch.setattr(Hostile, "answers", {"r": (200, taken(labels=alert(rank="1", instance=instance)))})
+    assert bool(asked(hostile, run(node=node), lambda _: None)) is counts
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("hours", [-7.0, 0.0, 5.5])
+@pytest.mark.parametrize("precision", ["seconds", "milliseconds", "microseconds"])
+def test_an_alert_began_when_it_did(alertmanager_url: str, hours: float, precision: str) -> None:
+    """A real Alertmanager hands on the offset of whoever sent the alert, which may be in another time zone."""
+    name = f"began-{hours}-{precision}"
+    local = NOW.astimezone(timezone(timedelta(hours=hours)))
+    body = [{"labels": alert("RestartLoop", name), "startsAt": local.isoformat(timespec=precision)}]
+    Alertmanager(alertmanager_url).ask("POST", "alerts", lambda _: None, body)
+    (found,) = asked(alertmanager_url, of_nodes(name))
+    assert abs(found.starts - NOW.timestamp()) <= 1.0
 
 
 @pytest.mark.e2e
@@ -193,6 +223,7 @@ BAD: dict[str, tuple[int, bytes]] = {
     "no status": (200, taken(status="active")),
     "no annotations": (200, taken(annotations=7)),
     "no time": (200, taken(startsAt="soon")),
+    "a time without an offset": (200, taken(startsAt="2026-11-29T00:00:00")),
     "a number for a time": (200, taken(startsAt=1e300)),
     "deeply nested": (200, b"[" * 100_000),
     "huge": (200, b"[" + b" " * (2 << 20) + b"]"),
@@ -231,6 +262,48 @@ def test_a_good_answer_of_that_server(hostile: str, monkeypatch: pytest.MonkeyPa
     assert found.text == "Alertmanager has RestartLoop of run r."
     for name in ("s", "t", "u"):
         assert asked(hostile, run(name=name)) == ()
+
+
+def test_what_is_over_by_now(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is ended, an answer of now counts alone: a few seconds ago it was another."""
+    monkeypatch.setattr(Hostile, "answers", {"r": (200, taken())})
+    said: list[str] = []
+    one = ActiveAlerts(hostile, said.append)
+    until(lambda: one.of(run()))
+    monkeypatch.setattr(Hostile, "answers", {"r": (200, b"[]")})
+    assert one.of(run())
+    assert one.of(run(), True) == ()
+    monkeypatch.setattr(Hostile, "answers", {"r": (500, b"")})
+    assert one.of(run()) == ()
+    assert one.of(run(), True) is None
+
+
+def test_an_answer_that_comes_byte_by_byte() -> None:
+    """It keeps nobody waiting, and is said once; a connection is left open for hours that way."""
+    now, said, ended = [0.0], list[str](), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            with server.accept()[0] as connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                while not ended.wait(0.05):
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        one = ActiveAlerts(f"http://127.0.0.1:{server.getsockname()[1]}", said.append, lambda: now[0])
+        try:
+            assert one.of(run()) is None
+            now[0] = 61.0
+            assert one.of(run()) is None
+            assert one.of(run()) is None
+        finally:
+            ended.set()
+            thread.join()
+    assert len(said) == 1
+    assert said[0].startswith(
+        "the question to Alertmanager for alerts has had no answer for 60 s. What only its alerts"
+    )
 
 
 def test_nobody_answers() -> None:

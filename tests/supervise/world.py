@@ -11,8 +11,8 @@ from tachograph.supervise import policy
 from tachograph.supervise.journal import NAME, Journal, read
 from tachograph.supervise.launcher import ChildCommand, Launcher
 from tachograph.supervise.ledger import ACT
-from tachograph.supervise.observer import Alerts, Clocks, Silenced, never_silenced, no_alerts
-from tachograph.supervise.run_seen import CheckpointSeen, RankSeen, RunSeen, Unknown
+from tachograph.supervise.observer import Clocks, Silenced, never_silenced
+from tachograph.supervise.run_seen import AlertSeen, CheckpointSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.training import AttemptEnd
 
@@ -110,7 +110,9 @@ class World:
     on_wait: Callable[[World], None] = lambda _: None
     at: Callable[[str], None] = lambda _: None
     silenced: Silenced = never_silenced
-    alerts: Alerts = no_alerts
+    alerts: Callable[[RunSeen], Sequence[AlertSeen] | None] = lambda _: None
+    sure: bool = False
+    """Whether the last question for alerts was one for an answer of now."""
     told: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
     """What the exporter is told, and when."""
     last: float = 1800.0
@@ -144,6 +146,10 @@ class World:
         self.did.append("kept")
         return f"kept as {number}"
 
+    def ask_alerts(self, seen: RunSeen, sure: bool) -> Sequence[AlertSeen] | None:
+        self.sure = sure
+        return self.alerts(seen)
+
     def supervisor(self) -> Supervisor:
         journal = Journal(self.folder, clock=self.wall)
         return Supervisor(
@@ -151,7 +157,7 @@ class World:
             launcher=self.launcher or ChildCommand(self.start), keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
             clock=Clocks(self.wall, lambda: self.now), at=self.at,
             tell=lambda facts: self.told.append((self.now, facts())), silenced=self.silenced,
-            alerts=self.alerts,
+            alerts=self.ask_alerts,
         )  # fmt: skip
 
     def supervise(self) -> int:

@@ -8,6 +8,7 @@ is known of these alerts, and nothing is done about them.
 from __future__ import annotations
 
 import re
+import socket
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,9 @@ from tachograph.supervise.triggers import ALERTS, OF_ALERTS, SLOW
 
 FRESH_SECONDS, KNOWN_SECONDS = 15.0, 60.0
 """Age of an answer from which it is asked again, and up to which it counts."""
+
+WAIT_SECONDS = 5.0
+"""How long an answer of now is waited for before something is ended."""
 
 MOST_BYTES, MOST_ALERTS = 1 << 20, 64
 """Of an answer: the rules name eight ranks or nodes of a run at most, in a kilobyte each."""
@@ -57,13 +61,22 @@ class ActiveAlerts:
         self._asked: AskedBeside[Sequence[FiredAlert]] | None = None
         self._said: set[str] = set()
 
-    def of(self, seen: RunSeen) -> tuple[AlertSeen, ...] | None:
-        """Return those of a run, of this attempt and of earlier ones, None if they are not known now."""
+    def of(self, seen: RunSeen, wait: bool = False) -> tuple[AlertSeen, ...] | None:
+        """Return those of a run, of this attempt and of earlier ones, None if they are not known now.
+
+        `wait` for an answer of now, a few seconds, and take no older one.
+        """
         if self._asked is None or self._run != seen.name:
             self._run, self._asked = seen.name, self._about(seen.name)
-        if self._asked.age() > FRESH_SECONDS:
+        began, known = self._clock(), KNOWN_SECONDS
+        if wait:
+            for _ in range(2):  # a question that is still open was asked before
+                if self._asked.age() > self._clock() - began:
+                    self._asked.ask(WAIT_SECONDS)
+            known = self._clock() - began
+        elif self._asked.age() > FRESH_SECONDS:
             self._asked.ask()
-        if self._asked.answer is None or self._asked.age() > KNOWN_SECONDS:
+        if self._asked.answer is None or self._asked.age() > known:
             return None
         found = (self._seen(alert, seen) for alert in self._asked.answer.content)
         return tuple(alert for alert in found if alert is not None)
@@ -163,5 +176,10 @@ def _sentence(text: str) -> str:
 def _is_on(instance: str, rank: RankSeen, seen: RunSeen) -> bool:
     """Return whether a rank is on the node that an alert names, with or without a port or a domain."""
     host = instance.rpartition(":")[0] if instance.rpartition(":")[2].isdigit() else instance
-    here = [rank.node] if rank.node else hosts_of(seen)
-    return any(host in (name, name.partition(".")[0]) or host.partition(".")[0] == name for name in here if name)
+    here = [rank.node] if rank.node else [seen.node, socket.gethostname()]
+    return any(_is_same(host, name) for name in here if name)
+
+
+def _is_same(host: str, other: str) -> bool:
+    """Return whether two names may be of one node: the same, or one of them without the other's domain."""
+    return host == other or other.partition(".")[0] == host or host.partition(".")[0] == other

@@ -1,4 +1,4 @@
-"""A question to a server that is asked beside the supervisor's loop, which goes on meanwhile."""
+"""A question to Alertmanager that is asked beside the supervisor's loop, which goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+OPEN_SECONDS = 60.0
+"""Age of a question from which it counts as not answered: a server may send an answer byte by byte, for hours."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class AskedBeside(Generic[T]):
             self.asked = self._clock()
             self._thread = threading.Thread(target=self._take, name=self._name, daemon=True)
             self._thread.start()
+        elif self._clock() - self.asked > OPEN_SECONDS:
+            self._fail(f"the question to Alertmanager for {self._name} has had no answer for {OPEN_SECONDS:g} s")
         if wait:
             self._thread.join(wait)
 
@@ -52,8 +57,11 @@ class AskedBeside(Generic[T]):
         try:
             self.answer = LastAnswer(asked, self._question())
         except Exception as error:  # noqa: BLE001 - whatever it is, there is no answer, and that must be said
-            if not self.error:
-                self._on_error(str(error) or type(error).__name__)
-            self.error = str(error) or type(error).__name__
+            self._fail(str(error) or type(error).__name__)
         else:
             self.error = ""
+
+    def _fail(self, error: str) -> None:
+        if not self.error:
+            self._on_error(error)
+        self.error = error

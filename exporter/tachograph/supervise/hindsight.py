@@ -63,7 +63,10 @@ class Hindsight:
         if finding is None and seen.alerts is not None:
             self._write(decision, *GONE_BY_ITSELF[decision["trigger"]])
         elif self._now() - decision["time"] > LONGEST_SECONDS:
-            self._write(decision, RIGHT, f"it stood for {age(LONGEST_SECONDS)}")
+            if seen.alerts is not None:
+                self._write(decision, RIGHT, f"it stood for {age(LONGEST_SECONDS)}")
+            else:
+                self._write(decision, UNKNOWN, f"after {age(LONGEST_SECONDS)} it is not known whether it still stands")
 
     def end(self, how: str) -> None:
         """Judge by the end of the attempt, of which the journal has been written."""

@@ -106,4 +106,5 @@ def _decision(entry: Entry) -> str:
     found = f"{words(entry['trigger'])}{ranks}"
     if entry["outcome"] == HELD:
         return f"{found}: {entry['why']} ({entry['id']})"
-    return f"{words(entry['action'])}, as {found}: {entry['text']} {entry['why'].capitalize()}. ({entry['id']})"
+    why = f"{entry['why'][:1].upper()}{entry['why'][1:]}"
+    return f"{words(entry['action'])}, as {found}: {entry['text']} {why}. ({entry['id']})"

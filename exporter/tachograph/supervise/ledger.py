@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tachograph.supervise.decision import Decision, Situation
-from tachograph.supervise.journal import DECISION, FAULT, RECOVERED, Journal
+from tachograph.supervise.journal import DECISION, FAULT, OUTCOME, RECOVERED, Journal
 from tachograph.supervise.memory import remember, take
 from tachograph.supervise.policy import LEAVE
 from tachograph.supervise.totals import HELD
@@ -69,6 +69,11 @@ class Ledger:
         """Write and say that nothing is done about a finding."""
         self.decided(situation, Decision(LEAVE, why), HELD, guard)
         self._say(f"nothing is done about this, as {why}. {situation.finding.text}")
+
+    def withdraw(self, number: str, run: str, why: str) -> None:
+        """Write and say that a question about a run waits no more."""
+        self.write(OUTCOME, id=number, action="ask", ok=False, text=f"withdrawn: {why}")
+        self._say(f"the question {number} about run {run} is withdrawn: {why}")
 
     def note_steps(self, first: int | None, step: int | None) -> None:
         """Note that the training goes on after a restart, once it has made a step after the first that was seen."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from tachograph.humanize import age, listed
 from tachograph.process_tree import below, started_at
 from tachograph.supervise.decision import Hold, Situation
 from tachograph.supervise.known_checkpoints import KnownCheckpoints
@@ -46,17 +47,19 @@ def never_silenced(_: RunFinding, __: RunSeen, ___: bool) -> None:
     """Hold nothing back: no Alertmanager is asked."""
 
 
-Alerts = Callable[[RunSeen], Sequence[AlertSeen] | None]
-"""Returns the active alerts of a run, of whichever attempt, None if they are not known."""
+Alerts = Callable[[RunSeen, bool], Sequence[AlertSeen] | None]
+"""Returns the active alerts of a run, of whichever attempt, None if they are not known; waits a few seconds for an
+answer of now if that is asked for."""
 
 
-def no_alerts(_: RunSeen) -> None:
+def no_alerts(_: RunSeen, __: bool) -> None:
     """Know of none: no Alertmanager is asked."""
 
 
 ATTEMPT_SECONDS = 60.0
 """After an attempt has begun, from when an alert is of it: before, it may be about the one that ended, as its metrics
-are read and its rule is evaluated every few seconds, or the clocks of two machines differ."""
+are read and its rule is evaluated every few seconds, or the clocks of two machines differ. An alert that begins so much
+later than now shows that they differ by more."""
 
 
 class OwnProcess(NamedTuple):
@@ -82,7 +85,11 @@ class RunObserver:
         *,
         silenced: Silenced,
         alerts: Alerts,
+        say: Callable[[str], None],
     ) -> None:
+        self._say = say
+        self._ahead: set[tuple[str, float]] = set()
+        """Name and begin of the active alerts that began in the future when they were first seen."""
         self._source, self._clock, self.silenced, self._launcher = source, clock, silenced, launcher
         self._known, self._alerts = known, alerts
         self.seen: RunSeen | None = None
@@ -103,13 +110,26 @@ class RunObserver:
         self._furthest, self._gained_at = best_step, None
         self._began, self._began_at = self._clock.monotonic(), self._clock.now()
 
-    def look(self, training: RunningAttempt) -> RunSeen | Unknown:
-        """Return what is known of this attempt now."""
+    def look(self, training: RunningAttempt, *, sure: bool = False) -> RunSeen | Unknown:
+        """Return what is known of this attempt now; if it must be `sure`, by no answer from before."""
         seen = self._of_nodes(training)
-        if isinstance(seen, Unknown) or (alerts := self._alerts(seen)) is None:
+        if isinstance(seen, Unknown) or (alerts := self._alerts(seen, sure)) is None:
             return seen
         since = self._began_at + ATTEMPT_SECONDS
-        return replace(seen, alerts=tuple(alert for alert in alerts if alert.starts >= since))
+        self._note_ahead(alerts)
+        found = (alert for alert in alerts if alert.starts >= since and (alert.name, alert.starts) not in self._ahead)
+        return replace(seen, alerts=tuple(found))
+
+    def _note_ahead(self, alerts: Sequence[AlertSeen]) -> None:
+        """Note which alerts began by a clock that is ahead of this one: of which attempt they are is never known."""
+        limit, before = self._clock.now() + ATTEMPT_SECONDS, self._ahead
+        begins = {(alert.name, alert.starts) for alert in alerts}
+        self._ahead = {one for one in begins if one in before or one[1] > limit}
+        if self._ahead - before:
+            self._say(
+                f"by Alertmanager, {listed(sorted({name for name, _ in self._ahead}))} began more than "
+                f"{age(ATTEMPT_SECONDS)} from now, and is left alone: compare the clock of this node with Prometheus'"
+            )
 
     def _of_nodes(self, training: RunningAttempt) -> RunSeen | Unknown:
         """Return what the exporters of its nodes conclude."""
@@ -142,10 +162,14 @@ class RunObserver:
         before, self.seen = self.seen, seen
         if self.first_step is None and (first := _first_step(seen)) is not None:
             self.first_step, self._first_seen, self._first_at = first, seen.step, self._clock.monotonic()
-        if seen.step is not None and (self._furthest is None or seen.step > self._furthest):
+        if self.gains(seen):
             self._furthest, self._gained_at = seen.step, self._clock.now()
         self._known.note(seen)
         return before is not None and (before.step or 0) < (seen.step or 0)
+
+    def gains(self, seen: RunSeen) -> bool:
+        """Return whether a look shows a step that none before it has shown, of whichever attempt."""
+        return seen.step is not None and (self._furthest is None or seen.step > self._furthest)
 
     def situation(
         self, finding: RunFinding, seen: RunSeen, since: float, *, ended: bool, moved: bool = False

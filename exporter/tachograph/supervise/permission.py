@@ -45,8 +45,9 @@ class Permission:
     ) -> Decision | None:
         """Return the decision if it is to be carried out now: in act mode, or once a person has confirmed it.
 
-        A run of which alerts tell goes on meanwhile, and saves: `renew` returns what would be decided now. `wait` is
-        for how many seconds to wait for a person here.
+        A run of which alerts tell goes on meanwhile, and saves: `renew` returns what would be decided now. Where that
+        is another action, or the checkpoint to go back to is gone, the question is asked anew. `wait` is for how many
+        seconds to wait for a person here.
         """
         mode = self._ledger.mode
         if situation.silence is not None:  # made while a restart waited for its cool-down
@@ -64,8 +65,12 @@ class Permission:
         if mode == ASK or decision.needs_person:
             if not self._agreed(situation, decision, pending, wait):
                 return None
-            if situation.finding.trigger in OF_ALERTS and (now := renew()).action == decision.action:
-                decision = now
+            if situation.finding.trigger in OF_ALERTS:
+                asked, decision = decision, renew()
+                if decision.action != asked.action or (decision.step is None and asked.step is not None):
+                    self._ledger.withdraw(pending.number, situation.run.name, "what can be done has changed since")
+                    pending.number, pending.decision = "", None
+                    return None
         pending.number = self._ledger.decided(situation, decision, DECIDED, number=pending.number)
         return decision if self._ledger.mode == mode else None  # None: the journal has failed, and it is not on disk
 

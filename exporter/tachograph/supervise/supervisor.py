@@ -33,7 +33,7 @@ from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher
 from tachograph.supervise.ledger import SHADOW, Ledger
 from tachograph.supervise.memory import EXTERNAL, FAILED, STOPPED
 from tachograph.supervise.observer import Alerts, Clocks, RunObserver, RunWatch, Silenced, never_silenced, no_alerts
-from tachograph.supervise.pending import CurrentFinding, PendingFinding
+from tachograph.supervise.pending import UNSURE, CurrentFinding, PendingFinding
 from tachograph.supervise.permission import Permission
 from tachograph.supervise.plan import AttemptPlan
 from tachograph.supervise.plan_obedience import PlanObedience
@@ -42,7 +42,7 @@ from tachograph.supervise.run_seen import RunSeen, Unknown
 from tachograph.supervise.signals import EndSignals, Signals
 from tachograph.supervise.takeover import take_over
 from tachograph.supervise.training import RunningAttempt
-from tachograph.supervise.triggers import OF_ALERTS, RunFinding, words, worst
+from tachograph.supervise.triggers import OF_ALERTS, RESTART_LOOP, RunFinding, words, worst, worst_of_alerts
 
 POLL_SECONDS = 5.0
 """How often the exporter is asked: an answer costs both together 5 ms."""
@@ -90,12 +90,12 @@ class Supervisor:
         self._ledger = Ledger(journal, mode, say, self._clock.now)
         self._memory = self._ledger.memory
         self._observer = RunObserver(
-            source, self._clock, KnownCheckpoints(self._ledger), launcher, silenced=silenced, alerts=alerts
+            source, self._clock, KnownCheckpoints(self._ledger), launcher, silenced=silenced, alerts=alerts, say=say
         )
         self._deeds = Deeds(self._ledger, keep, say, at)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._obedience = PlanObedience(AttemptPlan(run, 0))
-        self._pending = CurrentFinding(self._ledger, say, self._clock.monotonic, run)
+        self._pending = CurrentFinding(self._ledger, self._clock.monotonic, run)
         self._permission = Permission(self._ledger, say, self._clock.monotonic, self._ends, self._beat)
         self._blindness = Blindness(run, self._ledger, say, self._clock.monotonic)
 
@@ -309,10 +309,9 @@ class Supervisor:
         if finding is None or finding.trigger in OF_ALERTS:
             self._ledger.note_steps(self._observer.first_step, seen.step)
         if finding is None:
-            unknown = self._pending.is_of_alerts and seen.alerts is None
-            self._pending.withdraw("whether it still holds is not known" if unknown else "what was found is gone")
+            self._pending.withdraw(unsure=seen.alerts is None)
             return False, None
-        pending = self._pending.open(finding)
+        pending = self._pending.open(finding, worst_of_alerts(seen), unsure=seen.alerts is None)
         pending.looks += 1
         situation = self._observer.situation(finding, seen, pending.since, ended=False, moved=moved)
         rule = self._policy.rules.get(finding.trigger)
@@ -370,16 +369,20 @@ class Supervisor:
     def _still_holds(self, training: RunningAttempt, situation: Situation) -> bool:
         """Return whether a finding still holds now that its evidence is kept, which takes a while."""
         self._ends.pass_on(training, 0.0)
-        seen = self._observer.look(training)
+        is_of_alerts = situation.finding.trigger in OF_ALERTS
+        seen = self._observer.look(training, sure=is_of_alerts)
         finding = worst(seen) if isinstance(seen, RunSeen) else None
-        is_same = finding is not None and finding.trigger == situation.finding.trigger
+        is_same = finding is not None and finding.subject == situation.finding.subject
+        if isinstance(seen, RunSeen) and situation.finding.trigger == RESTART_LOOP:  # its alert lasts for longer
+            is_same &= not self._observer.gains(seen)
         if is_same and not self._ends.told and not training.has_ended() and isinstance(seen, RunSeen):
             hold = self._observer.silenced(situation.finding, seen, True)
             if hold is None:
                 return True
         else:
-            hold = Hold(GONE, "it was gone before anything was ended")
-        self._pending.forget()
+            is_unknown = is_of_alerts and isinstance(seen, RunSeen) and seen.alerts is None
+            hold = Hold(GONE, UNSURE if is_unknown else "it was gone before anything was ended")
+        self._pending.withdraw(hold.why)
         self._ledger.hold(situation, *hold)
         return False
 

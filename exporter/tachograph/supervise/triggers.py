@@ -48,6 +48,11 @@ class RunFinding:
         """Kind, category and step, which two failures of one cause have in common."""
         return self.trigger, self.category, self.step
 
+    @property
+    def subject(self) -> tuple[str, tuple[str, ...]]:
+        """Kind and, if alerts report it, the nodes to blame: the same kind about another node is another finding."""
+        return self.trigger, self.nodes if self.trigger in OF_ALERTS else ()
+
 
 def _of_state(state: str) -> Callable[[RunSeen], list[RankSeen]]:
     return lambda run: [rank for rank in run.ranks if rank.state == state and rank.end_reason not in TOLD_REASONS]
@@ -94,7 +99,7 @@ TRIGGERS = (*ALERTS, EXITED)
 
 def worst(run: RunSeen) -> RunFinding | None:
     """Return the finding that explains all others, None if nothing is wrong; no alert hides what a node concludes."""
-    return worst_of_nodes(run) or next((found for trigger in OF_ALERTS if (found := _of_alerts(trigger, run))), None)
+    return worst_of_nodes(run) or worst_of_alerts(run)
 
 
 def worst_of_nodes(run: RunSeen) -> RunFinding | None:
@@ -103,6 +108,11 @@ def worst_of_nodes(run: RunSeen) -> RunFinding | None:
         if trigger in OF_NODES and (ranks := OF_NODES[trigger](run)):
             return _of_node(trigger, run, ranks)
     return None
+
+
+def worst_of_alerts(run: RunSeen) -> RunFinding | None:
+    """Return the same of what alerts report, whatever nodes say beside."""
+    return next((found for trigger in OF_ALERTS if (found := _of_alerts(trigger, run))), None)
 
 
 def _of_alerts(trigger: str, run: RunSeen) -> RunFinding | None:
