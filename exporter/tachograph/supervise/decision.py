@@ -42,10 +42,11 @@ class Hold(NamedTuple):
     why: str
 
 
-SKIP_BEFORE: Mapping[str, int] = {NOT_FINITE: 2, SPIKE: 10}
+SKIP_BEFORE: Mapping[str, int] = {NOT_FINITE: 2, SPIKE: 20}
 SKIP_FROM = 8
 """Steps around the first at which the loss was in trouble. A NaN by the update of a bad batch shows in the next loss.
-A spike builds up: Adam's first moment, with its usual beta of 0.9, goes on into the direction of a batch for ten steps.
+A spike builds up: Adam's first moment, with its usual beta of 0.9, goes on into the direction of a batch for ten steps,
+and a slow climb is told from noise as many steps later.
 Bad data seldom comes alone. Each further time twice as many are left out from there on."""
 
 NOTICED_LATER = {DIVERGING: (1_500.0, 7_500.0), SILENT_CORRUPTION: (3_600.0, 3_600.0)}

@@ -70,6 +70,22 @@ def test_a_shift_is_flagged_from_its_first_step_until_it_heals(seed: int) -> Non
     assert (steps, watch.spikes, watch.spike.steps) == (list(range(700, 850)), 1, 0)
 
 
+@pytest.mark.parametrize("climb", [0.13, 0.5])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_climb_does_not_take_its_level_along(climb: float, seed: int) -> None:
+    """A loss that climbs by so much in each step, with a noise of 0.15, is found within 20 steps, and does not heal.
+
+    As of a training whose Adam has met a corrupt batch: 2.6 more in 20 steps, none of which is a spike.
+    """
+    source = random.Random(seed)
+    losses = [1.7 + 4.5 * math.exp(-step / 20) + source.gauss(0, 0.15) for step in range(280)]
+    losses += [1.7 + climb * step + source.gauss(0, 0.15) for step in range(60)]
+    steps, watch = flagged(losses)
+    assert 280 < steps[0] < 300
+    assert steps == list(range(steps[0], len(losses)))
+    assert watch.spikes == 1
+
+
 def test_spike_steps_count_from_one() -> None:
     """The first step of a spike is 1, so that 0 always means normal; steps count, not logged losses."""
     watch = LossWatch()

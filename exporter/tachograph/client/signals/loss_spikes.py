@@ -27,6 +27,9 @@ from tachograph.client.signals.spike import Spike
 WINDOW = 128
 LEVEL_WINDOW = 8
 LEVEL_MINIMUM = 4
+SLOW_WINDOW = 32
+"""A loss that climbs by less than the limit in each step takes the level along, but not that of so many losses."""
+
 SPIKE_SCORE = 6.0
 HEALED_SCORE = 3.0
 """A spike ends below half its limit, so that noise around the limit does not restart the count."""
@@ -90,11 +93,12 @@ class LossWatch:
             self.score = self._last = None
             return
         self._settle()
-        level = median(sorted(self._recent)) if self._recent else loss
+        recent = sorted(islice(self._recent, max(len(self._recent) - LEVEL_WINDOW, 0), None))
+        level = median(recent) if recent else loss
         rise = loss - level
         self.score = self._score(rise, level)
         self._last = loss
-        odd = self._is_odd()
+        odd = self._is_odd(loss)
         if odd and (self.spike.steps or step >= self._grace_end):
             if not self.spike.steps:
                 self.spikes += 1
@@ -143,10 +147,14 @@ class LossWatch:
             return None
         return rise / max(self._rises.spread, SPREAD_FLOOR * abs(level), 1e-12)
 
-    def _is_odd(self) -> bool:
+    def _is_odd(self, loss: float) -> bool:
         if self.score is None:
             return False
-        return self.score > (HEALED_SCORE if self.spike.steps else self._limit())
+        score = self.score
+        if len(self._recent) == SLOW_WINDOW:
+            level = median(sorted(self._recent))
+            score = max(score, self._score(loss - level, level) or score)
+        return score > (HEALED_SCORE if self.spike.steps else self._limit())
 
     def _limit(self) -> float:
         by_tail = min(max(SPIKE_SCORE, TAIL_FACTOR * self._tail), MOST_SCORE)
@@ -172,7 +180,7 @@ class LossWatch:
         self._recent.append(loss)
 
     def _forget(self) -> None:
-        self._recent: deque[float] = deque(maxlen=LEVEL_WINDOW)
+        self._recent: deque[float] = deque(maxlen=SLOW_WINDOW)
         self._rises = SortedWindow(WINDOW)
         self._logs = SortedWindow(WINDOW)
         self._normal = None
