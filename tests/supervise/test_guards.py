@@ -355,7 +355,7 @@ def test_without_a_good_checkpoint_a_person_is_asked(folder: Path) -> None:
     assert world.did == ["started"]
     assert world.decisions() == [("asked", "loss_not_finite", "restart_from_checkpoint")]
     assert "no checkpoint can be restored: that of step 50: it was saved once the loss had spiked" in world.said[0]
-    assert "confirm with: tachograph supervise confirm" in world.said[0]
+    assert "with: tachograph supervise confirm" in world.said[0]
 
 
 def test_a_lost_run_that_never_saved_is_stopped(folder: Path) -> None:
@@ -430,7 +430,7 @@ def test_a_person_confirms(folder: Path) -> None:
     """In ask mode nothing is done before that; the question names the command that confirms it."""
 
     def confirm(world: World) -> None:
-        asked = [said.split() for said in world.said if "confirm with:" in said]
+        asked = [said.split() for said in world.said if "with: tachograph supervise confirm" in said]
         if asked and world.now > 60:
             number = asked[0][asked[0].index("confirm", asked[0].index("with:")) + 1]
             (folder / "confirmed").mkdir(exist_ok=True)

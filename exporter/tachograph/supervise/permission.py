@@ -85,7 +85,7 @@ class Permission:
             if self._ledger.mode == SHADOW:  # the question is not on disk, so nobody can confirm it
                 return False
             self._say(
-                f"{situation.finding.text} To {words(decision.action)}, {decision.why}, confirm with: "
+                f"{situation.finding.text} Confirm “{words(decision.action)}” ({decision.why}) with: "
                 f"tachograph supervise confirm {pending.number} --state {folder.absolute()}"
             )
         answer = folder / CONFIRMATIONS / pending.number
