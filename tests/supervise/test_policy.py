@@ -111,7 +111,7 @@ def test_nothing_is_ended_on_the_word_of_alerts_by_default() -> None:
         ]),
         ("[notify, ", "[[notify], ", ["7: triggers.dead.ladder: 'a list or mapping' is not an action: "]),
         ("restart: {per_hour: 1, per_run: 2}, stop]", "stop: {per_hour: 1, per_run: 2}]", [
-            "7: triggers.dead.ladder: stop takes no budget",
+            "7: triggers.dead.ladder: stop takes nothing but {ask: true}",
         ]),
         ("per_run: 2}", "per_run: 2, ask: maybe}", [
             "7: triggers.dead.ladder: restart.ask: must be true or false, not 'maybe'",
@@ -119,12 +119,12 @@ def test_nothing_is_ended_on_the_word_of_alerts_by_default() -> None:
         ("per_run: 2}", "per_run: 2, aks: true}", [
             "7: triggers.dead.ladder: restart: 'aks' is unknown: did you mean ",
         ]),
-        ("notify, ", "notify: {ask: true}, ", ["7: triggers.dead.ladder: notify takes no budget"]),
-        ("stop]", "leave: {ask: true}]", ["7: triggers.dead.ladder: leave takes no budget"]),
-        ("stop]", "stop: {ask: true, per_hour: 1}]", ["7: triggers.dead.ladder: stop takes no budget"]),
+        ("notify, ", "notify: {ask: true}, ", ["7: triggers.dead.ladder: notify takes neither a budget nor `ask`"]),
+        ("stop]", "leave: {ask: true}]", ["7: triggers.dead.ladder: leave takes neither a budget nor `ask`"]),
+        ("stop]", "stop: {ask: true, per_hour: 1}]", ["7: triggers.dead.ladder: stop takes nothing but {ask: true}"]),
         ("stop]", "stop: {ask: [true]}]", [
             "7: triggers.dead.ladder: stop.ask: must be true or false, not 'a list or mapping'",
-            "7: triggers.dead.ladder: stop takes no budget",
+            "7: triggers.dead.ladder: stop takes nothing but {ask: true}",
         ]),
     ],
 )  # fmt: skip

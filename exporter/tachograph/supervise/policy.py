@@ -178,7 +178,8 @@ class _Reader:
                 if action in RESTARTS:
                     budget = self._budget(value, f"{name}: {action}", "ask") or Budget(0, 0)
                 elif action in ACTIONS and not (action == STOP and asked and len(value.value) == 1):
-                    self._fault(each, f"{name}: {action} takes no budget")
+                    takes = "nothing but {ask: true}" if action == STOP else "neither a budget nor `ask`"
+                    self._fault(each, f"{name}: {action} takes {takes}")
             elif action in RESTARTS:
                 self._fault(each, f"{name}: {action} is unbounded: write {action}: {{per_hour: 2, per_run: 4}}")
                 budget = Budget(0, 0)
