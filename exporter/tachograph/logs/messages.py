@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from tachograph.logs.candidates import ERRORS, READ_WHOLE, known_texts, line_end
+from tachograph.logs.candidates import ERRORS, READ_WHOLE, TRACEBACK, known_texts, line_end
 from tachograph.logs.line import plain
 from tachograph.logs.sightings import UNKNOWN
 from tachograph.logs.tracebacks import TracebackEnd, begins
@@ -84,7 +84,7 @@ def mood_beside(block: bytes, low: bytes, begin: int, alike: str) -> str:
     `begin`: of its last line; `alike`: what its lines begin with.
     """
     near = []
-    head = low.rfind(b"traceback (most recent call last)", 0, begin)
+    head = low.rfind(TRACEBACK.encode(), 0, begin)
     line = block.rfind(b"\n", 0, max(head, 0))
     if line > 0:
         near.append(block[max(block.rfind(b"\n", 0, line) + 1, line - LONGEST) : line])

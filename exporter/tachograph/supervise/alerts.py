@@ -22,16 +22,13 @@ from tachograph.humanize import listed
 from tachograph.printable import printable
 from tachograph.prometheus_api import quoted
 from tachograph.redact import redact
-from tachograph.supervise.asked_beside import AskedBeside
+from tachograph.supervise.asked_beside import KNOWN_SECONDS, WAIT_SECONDS, AskedBeside
 from tachograph.supervise.run_seen import AlertSeen, RankSeen, RunSeen
 from tachograph.supervise.silences import hosts_of
 from tachograph.supervise.triggers import ALERTS, OF_ALERTS, SLOW
 
-FRESH_SECONDS, KNOWN_SECONDS = 15.0, 60.0
-"""Age of an answer from which it is asked again, and up to which it counts."""
-
-WAIT_SECONDS = 5.0
-"""How long an answer of now is waited for before something is ended."""
+FRESH_SECONDS = 15.0
+"""Age of an answer from which it is asked again."""
 
 MOST_BYTES, MOST_ALERTS = 1 << 20, 64
 """Of an answer: the rules name eight ranks or nodes of a run at most, in a kilobyte each."""

@@ -9,6 +9,10 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+KNOWN_SECONDS = 60.0
+"""Age up to which an answer counts."""
+WAIT_SECONDS = 5.0
+"""How long an answer of now is waited for where nothing else is to be done meanwhile, or something is to be ended."""
 OPEN_SECONDS = 60.0
 """Age of a question from which it counts as not answered: a server may send an answer byte by byte, for hours."""
 

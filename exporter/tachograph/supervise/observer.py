@@ -87,11 +87,10 @@ class RunObserver:
         alerts: Alerts,
         say: Callable[[str], None],
     ) -> None:
-        self._say = say
+        self._source, self._clock, self._known, self._launcher = source, clock, known, launcher
+        self.silenced, self._alerts, self._say = silenced, alerts, say
         self._ahead: set[tuple[str, float]] = set()
         """Name and begin of the active alerts that began in the future when they were first seen."""
-        self._source, self._clock, self.silenced, self._launcher = source, clock, silenced, launcher
-        self._known, self._alerts = known, alerts
         self.seen: RunSeen | None = None
         self.first_step: int | None = None
         """The step from which this attempt goes on; None before it has made one, as a loop is at 0 until it resumes."""

@@ -15,19 +15,16 @@ from tachograph.printable import printable
 from tachograph.redact import redact
 from tachograph.server_address import DEFAULT_PORT
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
-from tachograph.supervise.asked_beside import AskedBeside
+from tachograph.supervise.asked_beside import KNOWN_SECONDS, WAIT_SECONDS, AskedBeside
 from tachograph.supervise.decision import SILENCE, WAIT, Hold
 from tachograph.supervise.run_seen import RunSeen
 from tachograph.supervise.triggers import ALERTS, RunFinding
 
-FRESH_SECONDS, KNOWN_SECONDS = 10.0, 60.0
-"""Age of an answer from which it is asked again, and up to which it counts."""
+FRESH_SECONDS = 10.0
+"""Age of an answer from which it is asked again."""
 
 PATIENCE_SECONDS = 15.0
 """After a question, within which its answer may still come."""
-
-WAIT_SECONDS = 5.0
-"""How long an answer is waited for where nothing else is to be done meanwhile."""
 
 LONGEST_PATTERN, MOST_REPEATS = 300, 3
 _REPEATED_GROUP, _REPEAT = re.compile(r"\)[*+?{]"), re.compile(r"[*+?{]")

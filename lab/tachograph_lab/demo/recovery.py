@@ -19,7 +19,7 @@ from tachograph.supervise import journal
 from tachograph.supervise.journal import DECISION, Entry
 from tachograph.supervise.policy import NOTIFY
 from tachograph.supervise.totals import DECIDED
-from tachograph.supervise.triggers import ALERTS
+from tachograph.supervise.triggers import ALERTS, words
 from tachograph.watch.private_exporter import private_exporter
 from tachograph_lab.demo import loss_plot
 from tachograph_lab.demo.resilient_run import (
@@ -138,9 +138,9 @@ def _told(entry: Entry, faults: Sequence[FaultMade]) -> str:
             return "the training has finished"
         case {"kind": journal.DECISION, "outcome": outcome, "action": action, "text": text, "why": why}:
             act = "decides to" if outcome == DECIDED else "holds back:"
-            told = f"the supervisor {act} {_words(action)}. {text} {why.capitalize()}"
+            told = f"the supervisor {act} {words(action)}. {text} {why.capitalize()}"
         case {"kind": journal.OUTCOME, "action": action, "text": text} if action != NOTIFY:
-            told = f"{_words(action)}: {text}"
+            told = f"{words(action)}: {text}"
         case {"kind": journal.STARTED}:
             told = "the command is started again"
         case {"kind": journal.RECOVERED}:
@@ -157,7 +157,7 @@ def _summary(screen: Screen, recoveries: Sequence[Recovery]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for one in recoveries:
         table.add_row(
-            one.fault.text, ALERTS.get(one.trigger or "", ("nothing",))[0], _words(one.action or "none"),
+            one.fault.text, ALERTS.get(one.trigger or "", ("nothing",))[0], words(one.action or "none"),
             count(one.from_step), duration(one.seconds) if one.is_over else Text("✗ not recovered", "bold red"),
             duration(one.load_seconds), count(one.lost_steps),
         )  # fmt: skip
@@ -172,7 +172,3 @@ def _losses(screen: Screen, run: ResilientRun, alone: ResilientRun) -> None:
     screen.console.print()
     validated = [significant(each.validation(), 4) for each in (run, alone)]
     screen.note(f"at the end the loss on text that was held out is {validated[0]}, and without it {validated[1]}")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")

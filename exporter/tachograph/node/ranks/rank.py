@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tachograph import humanize
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.process_status import numbers
@@ -455,8 +456,7 @@ class Rank:
     @property
     def written_coordinates(self) -> str:
         """Where it is in the run's parallelism, as texts write it; "" for a single coordinate, which is its number."""
-        written = [f"{dimension} {number}" for dimension, number in sorted(self.coordinates.items())]
-        return ", ".join(written) if len(written) > 1 else ""
+        return humanize.coordinates(self.coordinates, "") if len(self.coordinates) > 1 else ""
 
     @property
     def usual_step_seconds(self) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import CROWD
+from tachograph.humanize import listed
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.last_words import LastWords
 from tachograph.node.ranks.rank import Rank
@@ -195,11 +196,10 @@ def _gone(view: RunView) -> Iterator[Sample]:
             gone.setdefault(reason, {})[rank.hello.rank] = at
     for reason, ended in sorted(gone.items()):
         numbers = sorted(ended)
-        more = f" and {len(numbers) - CROWD} more" if len(numbers) > CROWD else ""
         how = f"ended ({reason})"
         if reason in catalog.TOLD_REASONS:
             how = "was asked to end" if len(numbers) == 1 else "were asked to end"
-        ranks = f"Rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:CROWD]))}{more}"
+        ranks = f"Rank{'s' if len(numbers) > 1 else ''} {listed([*map(str, numbers)], CROWD)}"
         yield Sample(catalog.RUN_GONE, (view.run, ranks, how), view.now - min(ended.values()))
 
 
