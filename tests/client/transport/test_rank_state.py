@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
 
@@ -11,8 +12,8 @@ from tachograph.client.hello.identity import discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import RankState
 
-CALLS_LIMIT = 192
-"""Half of what a frame cost at first."""
+CALLS_LIMIT = 200
+"""Of the 635 that a frame cost at first, 192 are left; the rest is room."""
 
 
 def test_a_frame_with_a_step_takes_few_calls() -> None:
@@ -30,11 +31,13 @@ def test_a_frame_with_a_step_takes_few_calls() -> None:
     state.frame()
     with state.step, state.clock.phases["forward"]:
         state.step.log(loss=2.0, grad_norm=0.5, learning_rate=1e-4)
+    gc.disable()  # what it finds may be other tests', with calls of their own
     sys.setprofile(count)
     try:
         state.frame()
     finally:
         sys.setprofile(None)
+        gc.enable()
     assert calls <= CALLS_LIMIT
 
 
