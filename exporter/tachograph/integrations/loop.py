@@ -8,7 +8,7 @@ from typing import Any
 
 from tachograph.catalog.rank import PhaseName
 from tachograph.client.core.steps import Step
-from tachograph.client.recorder import Recorder
+from tachograph.client.recorder import Recorder, calls_of
 
 
 class Abandoned(Exception):  # noqa: N818 - never raised: it marks a step as void for its context manager
@@ -76,7 +76,7 @@ class Loop:
     def enter(self, phase: PhaseName) -> None:
         """Enter a phase; do nothing if it is the innermost open one."""
         if not self._open or self._open[-1][0] != phase:
-            manager = self.recorder._phases[phase]  # `phase()` would be one more call
+            manager = self.recorder.phase(phase)
             manager.__enter__()
             self._open.append((phase, manager))
 
@@ -95,20 +95,20 @@ class Loop:
 
     def draws_from(self, loader: object, iterator: object) -> None:
         """Watch the worker processes of an iterator over a loader."""
-        self.recorder._calls.draws_from(loader, iterator)
+        calls_of(self.recorder).draws_from(loader, iterator)
 
     def count_batches(self, number: int) -> None:
         """Count batches that were trained on and did not come through `Recorder.data`."""
-        self.recorder._calls.count_batches(number)
+        calls_of(self.recorder).count_batches(number)
 
     @property
     def bucket_reductions(self) -> int:
         """All-reduces of DistributedDataParallel models that were seen."""
-        return self.recorder._calls.bucket_reductions
+        return calls_of(self.recorder).bucket_reductions
 
     def claim(self, phase: PhaseName) -> None:
         """Count the time since the last change of phase as this one's, though another was entered."""
-        self.recorder._calls.clock.claim(phase)
+        calls_of(self.recorder).clock.claim(phase)
 
     def add_loss(self, loss: object, share: float = 1.0) -> None:
         """Add `share` of a micro-batch's loss to the step's: a number, or a tensor, which is not read here.
