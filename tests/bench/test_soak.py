@@ -50,6 +50,7 @@ def test_what_stays_as_it_is_has_no_fault(soak: ModuleType) -> None:
         ({"descriptors": 20.0}, "descriptors more"),
         ({"tasks": 12.0}, "tasks more"),
         ({"threads": 12.0}, "threads more"),
+        ({"blocks": 4e4}, "blocks of memory grew by 7 %"),
         ({"scrapes": 0.8}, "scrape p99"),
         ({"ended": True}, "the exporter ended"),
         ({"hangs_seen": 1}, "1 hangs of the driver were not shown"),
