@@ -79,7 +79,8 @@ def test_a_count_is_compared_until_it_is_right_or_too_late(tmp_path: Path) -> No
         ranks.turn(shown % (3, 9) + shown % (4, 10), 100.0)
         assert (ranks.compared, ranks.wrong) == (1, [])
         assert [file.name for file in tmp_path.glob("count-*")] == ["count-3"]
-        ranks.turn("", 110.0)  # a scrape that was lost
+        ranks.turn("", 100.0 + load.APPLIED_SECONDS + 1)  # a scrape that was lost
+        assert (ranks.compared, ranks.wrong) == (1, [])
         ranks.turn(shown % (3, 9), 100.0 + load.APPLIED_SECONDS + 1)
     assert (ranks.compared, ranks.wrong) == (2, ["rank 3 made 10 steps, the exporter shows 9.0"])
 
