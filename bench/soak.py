@@ -45,8 +45,9 @@ DATA_BYTES = 512 << 20
 PERIOD = 1.0
 START_SECONDS, END_SECONDS = 600.0, 240.0
 """For all ranks to be there, and to have stood still."""
-WARM_UP = 0.2
-"""The share of the time after which something counts as growing: before, tables and the allocator's pools fill."""
+WARM_UP = 0.3
+"""The share of the time after which something counts as growing: before, tables and the allocator's pools fill. In half an
+hour that is a whole round of attacks, each of which fills something the first time."""
 
 GROWN_MB, GROWN_DESCRIPTORS, GROWN_TASKS, GROWN_BLOCKS = 3.0, 8, 4, 0.05
 SLOWER = 2.0
