@@ -24,6 +24,7 @@ from typing import Any
 
 from rules import PATIENCE_SECONDS, ROOT, Bench, patterns
 from rules_cpu import process_seconds
+from tachograph.bundle.site import Site
 from tachograph_lab import binaries
 from tachograph_lab.processes import ProcessError
 from tachograph_lab.table import save, show
@@ -160,7 +161,7 @@ def main() -> int:
     programs = binaries.find(options.suite)
     with tempfile.TemporaryDirectory(prefix="tachograph-dashboards-") as name:
         patterns(Path(name), programs["node_exporter"])
-        with Bench(Path(name), programs, options.ranks, ROOT / "prometheus/rules") as bench:
+        with Bench(Path(name), programs, options.ranks, ROOT / "prometheus/rules", Site({})) as bench:
             began = time.time()
             time.sleep(30 * options.minutes)
             bench.enter("straggler")

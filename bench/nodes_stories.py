@@ -80,6 +80,14 @@ def cell_lost(scene: Scene) -> None:
     scene.pause(90)
 
 
+def node_lost_without_cell(scene: Scene) -> None:
+    """Lose the Prometheus of the other cell, and a node two minutes later."""
+    scene.kill("cell-a")
+    scene.pause(120)
+    scene.lose_node()
+    scene.await_page(Notice("RunHung"), 300)
+
+
 def disk_full_above(scene: Scene) -> None:
     """Fill the disk of a replica above for two minutes, and have a rank hang meanwhile."""
     ballast = scene.fleet.data("above-0") / "ballast"
@@ -169,6 +177,10 @@ STORIES = {
     ),
     "cell": StoryOfNodes(
         "a cell's Prometheus is lost for 3 min", cell_lost, [Notice("NodesUnreachable", cell="b")], 180
+    ),
+    "cell and node": StoryOfNodes(
+        "a cell's Prometheus is lost, and two minutes later a node of the other cell, with ranks of a run over both",
+        node_lost_without_cell, [Notice("NodesUnreachable", cell="a"), Notice("RunHung")], 240,
     ),
     "disk of a cell": StoryOfNodes(
         "the disk of a cell's Prometheus is full for 2½ min; a rank there hangs; then it is restarted with room",

@@ -64,14 +64,14 @@ def patterns(folder: Path, node_exporter: Path, rank_series: str = "dashboards")
         (folder / "node_exporter.prom").write_text(get(url))
 
 
-def configure(folder: Path, nodes: int, port: int, rules: Path, scrape_seconds: int) -> Path:
+def configure(folder: Path, nodes: int, port: int, rules: Path, site: Site) -> Path:
     """Write a bundle with the fleet's nodes as targets and the rules to measure; return its configuration."""
     own = folder / "prometheus"
     shutil.rmtree(own, ignore_errors=True)
     (own / "rules").mkdir(parents=True)
     (own / "targets").mkdir()
     for path in rules.glob("*.yml"):
-        (own / "rules" / path.name).write_text(at_scrapes(path.read_text(), scrape_seconds))
+        (own / "rules" / path.name).write_text(at_scrapes(path.read_text(), site.scrape_seconds))
     for job, kind in (("tachograph", "exporter"), ("node", "host")):
         targets = [
             {
@@ -81,20 +81,18 @@ def configure(folder: Path, nodes: int, port: int, rules: Path, scrape_seconds: 
             for node in range(nodes)
         ]
         (own / "targets" / f"{job}.yml").write_text(json.dumps(targets))
-    (own / "prometheus.yml").write_text(Site({}, scrape_seconds=scrape_seconds).prometheus()["prometheus.yml"])
+    (own / "prometheus.yml").write_text(site.prometheus()["prometheus.yml"])
     return own / "prometheus.yml"
 
 
 class Bench:
     """A fleet and a Prometheus that watches it."""
 
-    def __init__(
-        self, folder: Path, programs: Mapping[str, Path], ranks: int, rules: Path, scrape_seconds: int = 0
-    ) -> None:
+    def __init__(self, folder: Path, programs: Mapping[str, Path], ranks: int, rules: Path, site: Site) -> None:
         cores = str(min(2, os.cpu_count() or 1))
         self.children = Children(folder, environment={"GOMAXPROCS": cores})
         self._folder, self._programs, self._nodes = folder, programs, ranks // RANKS_PER_NODE
-        self._rules, self._scrape_seconds = rules, scrape_seconds
+        self._rules, self._site = rules, site
         self.fleet: Child
         self.prometheus: Child
 
@@ -105,7 +103,7 @@ class Bench:
         fleet = [sys.executable, str(script), str(fleet_port), str(self._nodes), str(self._folder)]
         self.fleet = self.children.start("fleet", fleet)
         self.fleet.wait_until(lambda: answers(f"{self._fleet_url}/ready"), 180)
-        configuration = configure(self._folder, self._nodes, fleet_port, self._rules, self._scrape_seconds)
+        configuration = configure(self._folder, self._nodes, fleet_port, self._rules, self._site)
         command: list[str | Path] = [
             self._programs["prometheus"], f"--config.file={configuration}", f"--web.listen-address=127.0.0.1:{port}",
             f"--storage.tsdb.path={self._folder / 'data'}", "--rules.alert.for-grace-period=15s",
@@ -169,7 +167,8 @@ def measure(ranks: int, options: argparse.Namespace, programs: Mapping[str, Path
     result: dict[str, Any] = {"ranks": ranks}
     moments = {}
     seconds = int(duration.parse(options.scrape_interval or "0"))
-    with Bench(folder, programs, ranks, options.rules, seconds) as bench:
+    site = Site({}, scrape_seconds=seconds, host_series=options.host_series)
+    with Bench(folder, programs, ranks, options.rules, site) as bench:
         time.sleep(options.warm_up)
         for state in ("healthy", *options.faults):
             if state != "healthy":
@@ -223,6 +222,7 @@ def main() -> None:
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
     parser.add_argument("--rules", type=Path, default=ROOT / "prometheus/rules", help="folder of rule files")
     parser.add_argument("--scrape-interval", help="as of `tachograph bundle` (default: as shipped)")
+    parser.add_argument("--host-series", default="all", help="as of `tachograph bundle`")
     parser.add_argument("--rank-series", default="dashboards", help="the exporters' --rank.series")
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")

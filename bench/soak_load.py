@@ -65,9 +65,12 @@ class Ranks:
         self._living[rank] = self._children.start(f"rank-{rank}", [*words, self._socket, self._folder])  # type: ignore[list-item]
 
     def turn(self, page: str, now: float, *, over: bool = False) -> None:
-        """Compare what can be compared with a page, and let ranks return whose time has come, unless it is over."""
+        """Compare what can be compared with a page, and let ranks return whose time has come, unless it is over.
+
+        `page` is empty if its scrape was lost: then nothing is compared.
+        """
         shown = {int(rank): float(value) for rank, value in STEPS.findall(page)}
-        for file in self._folder.glob("count-*"):
+        for file in self._folder.glob("count-*") if page else ():
             rank = int(file.name.removeprefix("count-"))
             own = json.loads(file.read_text(encoding="utf-8"))
             until = self._waiting.setdefault(rank, now + APPLIED_SECONDS)

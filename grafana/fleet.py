@@ -46,7 +46,7 @@ EVERYWHERE = of_cluster("ALERTS", alertstate="firing", severity="critical|warnin
 OF_BASELINE = f"(1 - max by (run) ({of_runs('run:speed_loss:ratio')}))"
 SCATTER = f"max by (run) ({of_runs('run:step_seconds:p99')}) / max by (run) ({of_runs('run:step_seconds:p50')})"
 POWER = of_cluster("node:gpu_power:watts")
-OF_RUNS = f"{POWER} * on (instance, uuid) group_left (run) {of_runs('node:gpu_rank:info')}"
+OF_RUNS = of_runs("run:gpu_power:watts")
 PER_JOULE = f"sum({of_runs('run:tokens:rate1m')} and on (run) ({OF_RUNS})) / sum({OF_RUNS})"
 
 
@@ -162,6 +162,44 @@ def worst_runs() -> Json:
     )
 
 
+def taken() -> Json:
+    """Return the table of what each run took within the range, and what came of it."""
+    held = f"sum by (run) ({GPUS} and on (run) {of_runs('node:ranks_alive:count')})"
+    power = f"sum by (run) ({OF_RUNS})"
+    chosen = f"topk({ROWS}, {hours(held)})"
+    delivered = f"sum by (run) ({WORTH})"
+    tokens = f"sum by (run) ({of_runs('run:tokens:rate1m')})"
+    asked = (
+        chosen,
+        hours(delivered),
+        f"{hours(delivered)} / on (run) {hours(held)}",
+        hours(power),
+        f"{hours(tokens)} / on (run) {hours(power)}",
+    )
+    columns = {"run": "Run", "Value #A": "GPU-hours", "Value #B": "Delivered", "Value #C": "Share"}
+    columns |= {"Value #D": "Energy", "Value #E": "Tokens per joule"}
+    return table(
+        "What runs took",
+        f"The {ROWS} runs that held most GPU-hours within the time range, from samples once a minute: how many became new "
+        "training work, the energy of their GPUs, and the tokens trained on for it. Near 100 % is good. A low share: the "
+        "run's own dashboard says what it was lost to.",
+        one_by_one(asked, "run", chosen),
+        "No run held a GPU within the time range.",
+        columns,
+        join="run",
+        overrides=[
+            override("Run", links=[link("The run", "run", run=field("Run"))], custom__width=210),
+            override("GPU-hours", unit="locale", decimals=1),
+            override("Delivered", unit="locale", decimals=1),
+            bar_cells("Share", WHOLE, unit=UNITS["ratio"], decimals=0),
+            override("Energy", unit="watth", decimals=1),
+            override("Tokens per joule", decimals=2),
+        ],
+        w=24,
+        h=8,
+    )
+
+
 def over(colour: str) -> list[Json]:
     """Return the mapping that colours a count."""
     return [{"type": "range", "options": {"from": 1, "to": None, "result": {"color": colour}}}]
@@ -231,7 +269,7 @@ def dashboard() -> Json:
     return shell.dashboard(
         "fleet",
         "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost?",
-        [*top(), worst_runs(), row("Use over time"), *use()],
+        [*top(), worst_runs(), row("Use over time"), *use(), taken()],
         variables=(shell.FIND,),
         annotations=[],
         since="now-6h",

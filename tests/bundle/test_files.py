@@ -103,6 +103,37 @@ def test_rules_that_count_samples_can_have_as_many_at_the_longest_interval(write
     assert [one for one in counted if one[1] < one[2]] == []
 
 
+NAMED = re.compile(r"(?<![\w:])node_[a-z]\w+(?![\w:])")
+"""A name of node_exporter's, in an expression or a text."""
+
+
+def test_few_host_series_are_those_that_something_reads(programs: Mapping[str, Path], write: Write) -> None:
+    """Rules, texts, dashboards and `doctor`; what preflight writes for node_exporter, too, and nothing else."""
+    out = write("--host-series", "few", "--node-job", "hosts")
+    jobs = yaml.load((out / "prometheus.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)["scrape_configs"]
+    relabelled = {job["job_name"]: job["metric_relabel_configs"] for job in jobs if "metric_relabel_configs" in job}
+    assert relabelled.keys() == {"hosts"}
+    (kept,) = relabelled["hosts"]
+    assert (kept["action"], kept["source_labels"]) == ("keep", ["__name__"])
+    stored = re.compile(kept["regex"])
+    texts = [path for pattern in ("rules/*.yml", "dashboards/*.json") for path in out.glob(pattern)]
+    read = {name for path in texts for name in NAMED.findall(path.read_text(encoding="utf-8"))}
+    doctor = (ROOT / "exporter/tachograph/doctor/prometheus_checks.py").read_text(encoding="utf-8")
+    read |= {name for text in re.findall(r'"[^"\n]*"', doctor) for name in NAMED.findall(text)}
+    read -= {"node_exporter", "node_exporters", "node_job", "node_reboot"}
+    assert {"node_network_up", "node_exporter_build_info", "node_filesystem_avail_bytes"} <= read
+    assert [name for name in sorted(read) if not stored.fullmatch(name)] == []
+    assert stored.fullmatch("tachograph_preflight_up")
+    for name in (
+        "go_goroutines",
+        "node_network_mtu_bytes",
+        "node_network_up_total",
+        "promhttp_metric_handler_requests",
+    ):
+        assert not stored.fullmatch(name)
+    accepted(programs["promtool"], "check", "config", "--syntax-only", out / "prometheus.yml")
+
+
 @pytest.mark.parametrize(
     ("flags", "job"), [([], "node"), (SITE, "hosts"), (["--node-job", "a-1|b"], "a-1"), (["--node-job", "a.+"], "node")]
 )
@@ -198,6 +229,7 @@ def test_a_faulty_limit_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--scrape-interval", "15"], "--scrape-interval: '15' is not a duration"),
         (["--scrape-interval", "2s"], "--scrape-interval: '2s' is not a number of whole seconds from 5s to 30s"),
         (["--scrape-interval", "1m"], "--scrape-interval: '1m' is not a number of whole seconds from 5s to 30s"),
+        (["--host-series", "few", "--format", "operator"], "--host-series few goes with --format prometheus: "),
         (["--thresholds", "/nonexistent"], "/nonexistent: No such file or directory"),
     ],
 )

@@ -260,6 +260,21 @@ def test_roles_of_one_run_on_a_gpu_are_one_owner(node: Node) -> None:
         assert {row[1] for row in here.on_gpu()} == {f"{run}/actor"}
 
 
+def test_a_gpu_is_shared_by_those_that_its_alerts_name(node: Node) -> None:
+    """Each of them is said to share it; while there is one, nobody."""
+
+    def names(metric: str) -> set[object]:
+        return {row[1] for row in node.on_gpu() if row[0] == metric}
+
+    node.rank(ALICE, 0, "llama", 0, uuid=GPU.uuid)
+    assert names("tachograph_rank_on_gpu") == {"alice/llama"}
+    assert not names("tachograph_rank_shares_gpu_info")
+    claim(node, tier="")
+    both = names("tachograph_rank_on_gpu")
+    assert len(both) == 2
+    assert names("tachograph_rank_shares_gpu_info") == both
+
+
 def changed(look: Callable[[], set[tuple[object, ...]]], act: Callable[[], None]) -> bool:
     before = look()
     act()

@@ -73,6 +73,14 @@ OUTSIDE: Mapping[str, frozenset[str]] = {
 }
 """Metrics of others that may be used."""
 
+OF_CELLS: Mapping[str, frozenset[str]] = {
+    rule["record"]: frozenset(rule["labels"])
+    for group in yaml.safe_load((ROOT / "prometheus/cells.yml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+    if "record" in rule
+}
+"""Labels that a recorded series also has if there are cells, so that rules can tell these."""
+
 OVER_COUNTERS = frozenset({"rate", "irate", "increase", "resets"})
 OVER_GAUGES = frozenset({"delta", "idelta", "deriv", "predict_linear"})
 
@@ -105,7 +113,7 @@ class Checker:
         name = node.name
         labels = self._families[name][1] if name in self._families else OUTSIDE.get(name) or self._recorded(name)
         assert labels is not None, f"{name} does not exist"
-        unknown = {matcher.name for matcher in node.matchers.matchers} - labels
+        unknown = {matcher.name for matcher in node.matchers.matchers} - labels - OF_CELLS.get(name, frozenset())
         assert not unknown, f"{name} has no label {unknown}"
         return labels
 

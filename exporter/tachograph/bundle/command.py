@@ -73,6 +73,12 @@ def _parser() -> CommandParser:
         help="how often Prometheus scrapes, 5s to 30s; rules are evaluated no more often (default: 5s; some every 2s)",
     )
     parser.add_argument(
+        "--host-series",
+        choices=("all", "few"),
+        default="all",
+        help="few: Prometheus stores of node_exporter only what our rules and dashboards read, for very large fleets",
+    )
+    parser.add_argument(
         "--limits", "--thresholds", type=Path, metavar="FILE", help="YAML with limits of your own: `hang_seconds: 30`"
     )
     parser.add_argument(
@@ -107,6 +113,10 @@ def main(arguments: Sequence[str]) -> int:
             parser.error("--check takes the configuration of an Alertmanager, or none with --scale-out FILE")
         if given.scale_out and (given.json or given.format != "prometheus"):
             parser.error("--scale-out goes without --json and with --format prometheus")
+        if given.host_series == "few" and given.format != "prometheus":
+            parser.error(
+                "--host-series few goes with --format prometheus: elsewhere another file scrapes node_exporter"
+            )
     except SystemExit as end:
         return int(end.code or 0)
     if given.check is None:
@@ -164,7 +174,8 @@ def _write(given: argparse.Namespace) -> int:
     out: Path = given.out.resolve()  # Prometheus reads a relative path from its own folder
     try:
         receivers = tuple(dict.fromkeys(given.receiver))
-        site = Site(_values(given), receivers, _scrape_seconds(given.scrape_interval), _limits(given.limits))
+        seconds, limits = _scrape_seconds(given.scrape_interval), _limits(given.limits)
+        site = Site(_values(given), receivers, seconds, limits, given.host_series)
         if out.exists() and not out.is_dir():
             return _fail(f"{out} is not a folder", 2)
         if not (given.force or given.diff) and out.is_dir() and any(out.iterdir()):

@@ -91,6 +91,14 @@ def is_of_a_node(rule: Rule) -> bool:
     return apart and not _UNGROUPED.search(expression)
 
 
+def all_read(files: Mapping[str, str], dashboards: Iterable[str]) -> frozenset[str]:
+    """Return the names of the series that rule files, texts of alerts included, and dashboards read."""
+    every = [rule for text in files.values() for rule in _rules(text)]
+    queries = [query for rule in every for query in (rule["expr"], *_queries(rule))]
+    queries += [query for board in dashboards for query in _expressions(json.loads(board))]
+    return frozenset(name for query in queries for name in read_by(query))
+
+
 def read_by(expression: str) -> frozenset[str]:
     """Return the names of the series that a PromQL expression reads."""
     return frozenset(_NAME.findall(_NOT_NAMES.sub(" ", expression))) - _WORDS

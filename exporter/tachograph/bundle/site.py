@@ -7,11 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tachograph import shipped
-from tachograph.bundle import routes, rules
+from tachograph.bundle import levels, routes, rules
 from tachograph.findings.limits import LIMITS
 
 CLICKED, BOX_PAGE = "${__data.fields.Node}", "/blackbox/${run:percentencode}"
 """What Grafana puts in for the node in the row that a person clicks, and the page of an exporter on the run."""
+KEPT = """\
+    # Of node_exporter only what rules, texts of alerts, dashboards and `tachograph doctor` read is stored.
+    metric_relabel_configs:
+      - source_labels: [__name__]
+        regex: "{}"
+        action: keep
+"""
 EXPORTER = """\
 # Limits for runs that set none of their own, for every exporter: `tachograph exporter --config FILE`. If yours has a
 # file, put them into it; SIGHUP applies a change. Exporters apply the limits, and show them to the rules.
@@ -22,13 +29,14 @@ EXPORTER = """\
 class Site:
     """The choices of a site: parameters of the rules and limits by name, kinds of receivers, how often it scrapes.
 
-    With 0 `scrape_seconds` both files have the shipped intervals.
+    With 0 `scrape_seconds` both files have the shipped intervals. `host_series` is how much of node_exporter is stored.
     """
 
     values: Mapping[str, str]
     receivers: Sequence[str] = ()
     scrape_seconds: int = 0
     limits: Mapping[str, float] = field(default_factory=dict)
+    host_series: str = "all"
 
     def rules(self) -> dict[str, str]:
         """Return the rule files by name."""
@@ -42,12 +50,22 @@ class Site:
         node_exporter's job has the site's name for it, the first of several; as shipped if that is a pattern.
         """
         text = (shipped.folder() / "prometheus/prometheus.yml").read_text(encoding="utf-8")
+        if self.host_series == "few":
+            names = "|\\\n          ".join((*self.host_names(), "tachograph_.+"))
+            text = re.sub(
+                r"(?s)  - job_name: node.*?\n(?=\n)", lambda job: f"{job[0]}{KEPT.format(names)}", text, count=1
+            )
         if name := re.match(r"[\w-]+(?=\||$)", self.values.get("node_job", "")):
             text = text.replace("job_name: node\n", f"job_name: {name[0]}\n")
         if self.scrape_seconds:
             text = re.sub(r"(?m)^  (scrape|evaluation)_interval: .*", rf"  \1_interval: {self.scrape_seconds}s", text)
         targets = _read("prometheus/targets/*.yml")
         return {"prometheus.yml": text} | {f"targets/{name}": text for name, text in targets.items()}
+
+    def host_names(self) -> list[str]:
+        """Return the names of node_exporter's series that something of ours reads."""
+        read = levels.all_read(self.rules(), self.dashboards().values())
+        return sorted({"node_exporter_build_info", *(name for name in read if name.startswith("node_"))})
 
     def exporter(self) -> str:
         """Return the part of the exporters' configuration that goes with the rules: the limits, explained."""

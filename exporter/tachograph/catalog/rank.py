@@ -193,6 +193,11 @@ RANK_ON_GPU = _row(
     "1 while a rank on this GPU lives, 0 once it has ended.",
     few=True,
 )  # fmt: skip
+RANK_SHARES_GPU = _row(
+    "rank_shares_gpu_info", INFO, "", (*RANK, *GPU),
+    "A rank on a GPU that a rank of another user or run is on, too; only then.",
+    few=True,
+)  # fmt: skip
 
 # Reported by the rank.
 TRAIN_STEP = _row("train_step", GAUGE, "", RANK, "Current optimizer step.", lasts=True, few=True)

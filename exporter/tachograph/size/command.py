@@ -95,13 +95,13 @@ def _form(fleet: PlannedFleet, found: FleetCost) -> Iterator[str]:
             f"One Prometheus was measured {measured_so_far} at such an interval, and with {found.largest_ranks:,} at "
             "15s: scrape less often, and give the exporters --rank.series=few. Rules for that:"
         )
-        yield "  tachograph bundle --scrape-interval 15s"
+        yield "  tachograph bundle --scrape-interval 15s --host-series few"
     else:
         yield (
             f"One Prometheus was measured with {found.largest_ranks:,} ranks, at 15s. Take {found.servers} cells, each "
             "with a Prometheus for its nodes, and a level above, which judges runs over several of them:"
         )
-        yield "  tachograph bundle --scale-out CELLS.yml --scrape-interval 15s"
+        yield "  tachograph bundle --scale-out CELLS.yml --scrape-interval 15s --host-series few"
 
 
 def _bytes(size: float) -> str:

@@ -79,9 +79,12 @@ class RankGpus:
                 placed.setdefault(gpu.uuid, []).append(rank)
         now = self._clock.monotonic()
         for uuid, here in placed.items():
-            for rank in self._owners.named(uuid, here, dev, now):
+            named = self._owners.named(uuid, here, dev, now)
+            for rank in named:
                 name = rank.placement.gpu.name if rank.placement.gpu is not None else ""
                 yield Sample(catalog.RANK_ON_GPU, (*rank.key, *rank.place, name), rank.ended is None)
+                if len(named) > 1:
+                    yield Sample(catalog.RANK_SHARES_GPU, (*rank.key, *rank.place), 1)
         if self._coverage.is_known:
             yield Sample(catalog.NODE_UNRECORDED_GPUS, (), len(self._unrecorded(ranks)))
 
