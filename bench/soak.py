@@ -46,16 +46,20 @@ PERIOD = 1.0
 START_SECONDS, END_SECONDS = 600.0, 240.0
 """For all ranks to be there, and to have stood still."""
 WARM_UP = 0.3
-"""The share of the time after which something counts as growing: before, tables and the allocator's pools fill. In half an
-hour that is a whole round of attacks, each of which fills something the first time."""
+"""The share of the time after which something counts as growing: before, tables and the allocator's pools fill.
+
+In half an hour that is a whole round of attacks, each of which fills something the first time.
+"""
 
 GROWN_MB, GROWN_DESCRIPTORS, GROWN_TASKS, GROWN_BLOCKS = 3.0, 8, 4, 0.05
 SLOWER = 2.0
 """The limits: growth from the first third to the last, of blocks as a share, and how much longer a scrape's 99th
 percentile may be."""
 RETENTION_SECONDS = 120
-"""How long the exporter keeps a rank that ended: by default a quarter of an hour, longer than a third of the soak, so that
-what is kept on purpose would look like a leak."""
+"""How long the exporter keeps a rank that ended.
+
+By default it is a quarter of an hour, longer than a third of the soak: what is kept on purpose would look like a leak.
+"""
 
 
 @dataclass

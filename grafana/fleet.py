@@ -180,9 +180,9 @@ def taken() -> Json:
     columns |= {"Value #D": "Energy", "Value #E": "Tokens per joule"}
     return table(
         "What runs took",
-        f"The {ROWS} runs that held most GPU-hours within the time range, from samples once a minute: how many became new "
-        "training work, the energy of their GPUs, and the tokens trained on for it. Near 100 % is good. A low share: the "
-        "run's own dashboard says what it was lost to.",
+        f"The {ROWS} runs that held most GPU-hours within the time range, from samples once a minute: how many became "
+        "new training work, the energy of their GPUs, and the tokens trained on for it. Near 100 % is good. Where the "
+        "share is low, the run's own dashboard says what it was lost to.",
         one_by_one(asked, "run", chosen),
         "No run held a GPU within the time range.",
         columns,

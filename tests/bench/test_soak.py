@@ -23,7 +23,7 @@ def soak() -> ModuleType:
 def result(
     soak: ModuleType, *, wrong: tuple[str, ...] = (), ended: bool = False, hangs_seen: int = 2, **rising: float
 ) -> Any:
-    """A soak of ten minutes in which quantities rise by so much from beginning to end; scrapes get longer at the end."""
+    """A soak of ten minutes in which quantities rise by so much in all; scrapes get longer at the end."""
     usual = {"scrapes": 0.01, "resident": 60.0, "descriptors": 30.0, "threads": 8.0, "tasks": 5.0, "blocks": 3e5}
     looks = soak.Looks(
         **{
