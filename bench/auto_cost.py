@@ -118,7 +118,7 @@ def main() -> None:
         inference = row("a forward pass, no update", "µs of CPU", seconds, 5)
     show(
         "tachograph auto: what it costs a program that does not train", [starts, inference],
-        f"budget: <= {BUDGET_MILLISECONDS:g} ms at a start; threads and sockets with it {held[True]}, without {held[False]}",
+        f"budget: <= {BUDGET_MILLISECONDS:g} ms at a start; threads, sockets: {held[True]}, without {held[False]}",
     )  # fmt: skip
     save("auto_cost", {"start": starts, "inference": inference, "threads and sockets": [held[True], held[False]]})
 
