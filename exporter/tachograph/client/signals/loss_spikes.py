@@ -31,8 +31,8 @@ SLOW_WINDOW = 32
 """A loss that climbs by less than the limit in each step takes the level along, but not that of so many losses."""
 
 SLOW_RISE = (SLOW_WINDOW + 1) / (LEVEL_WINDOW + 1)
-"""By what factor a loss that climbs evenly is further above that level. One that always has, like a generator's while its
-discriminator learns, is as usual: its own median rise, so many times, is no part of the score."""
+"""By what factor a loss that climbs evenly is further above that level. One that always has, like a generator's while
+its discriminator learns, is as usual: its own median rise, so many times, is no part of the score."""
 
 SPIKE_SCORE = 6.0
 HEALED_SCORE = 3.0
