@@ -188,6 +188,7 @@ bench: $(BENCH_READY)  ## client cost beside its peers, exporter cost for 8 GPUs
 	$(BIN)/python bench/waits.py
 	$(BIN)/python bench/job_cost.py
 	$(BIN)/python bench/run_cost.py
+	$(BIN)/python bench/auto_cost.py
 	$(BIN)/python bench/exporter.py
 	$(BIN)/python bench/gpus.py
 	$(BIN)/python bench/detectors.py

@@ -36,6 +36,10 @@ def generation() -> list[Json]:
         rate(*(f"{engine}:e2e_request_latency_seconds_{end}" for engine in ("vllm", "sglang")))
         for end in ("sum", "count")
     )
+    updated = of_run("vllm:rl_weight_update_operation_duration_seconds_count", operation="finish")
+    steps, updates = (
+        f"max by ({by}) ({one} - {one} offset 10m)" for by, one in (("", of_run(c.RUN_TRAIN_STEP)), ("engine", updated))
+    )
     return [
         lines("What the trainer does", UNITS["ratio"], "Share of the ranks in each phase. Long in generate or sync "
               "while the engines are busy: the trainer waits for them. Long in backward while they have no request: "
@@ -44,14 +48,18 @@ def generation() -> list[Json]:
         lines("Requests", "none", "In the run's engines. Many waiting: add engines, or send fewer prompts at once. "
               "None for a long time: the engines are idle.", [named(requests)], NO_ENGINE, min=0, decimals=0, w=12),
         lines("Generated tokens", "none", "Per second, by engine. One below the others holds up the batch.",
-              [query(f"sum by (engine) ({tokens})", "{{engine}}")], NO_ENGINE, min=0, w=6),
+              [query(f"sum by (engine) ({tokens})", "{{engine}}")], NO_ENGINE, min=0, w=8),
         lines("KV cache in use", UNITS["ratio"], "By engine. Near 1, requests wait or are preempted and begin again.",
-              [query(f"max by (engine) ({cache})", "{{engine}}")], NO_ENGINE, min=0, max=1, w=6),
+              [query(f"max by (engine) ({cache})", "{{engine}}")], NO_ENGINE, min=0, max=1, w=8),
         lines("Request latency", UNITS["seconds"], "Mean time from request to last token, by engine. The batch waits "
               "for the longest, so one engine above the others holds it up.",
               [query(f"sum by (engine) ({seconds}) / sum by (engine) ({answers} > 0)", "{{engine}}")], NO_ENGINE,
-              min=0, w=6),
+              min=0, w=8),
         lines("Preemptions", "none", "Requests per minute that an engine put back for lack of KV cache. 0 is good.",
               [query(f"60 * sum by (engine) ({rate('vllm:num_preemptions_total')})", "{{engine}}")],
-              "no engine of the run is scraped, or none is vLLM", min=0, soft_max=1, w=6),
+              "no engine of the run is scraped, or none is vLLM", min=0, soft_max=1, w=12),
+        lines("Steps per weight update", "none", "That the trainer made for each time that an engine got its weights, "
+              "in ten minutes. 1: samples are by the newest ones; above, by weights that are up to so many steps old.",
+              [query(f"{steps} / on () group_right () ({updates} > 0)", "{{engine}}")],
+              "no engine of the run counts weight updates, as newer vLLM does", min=0, soft_max=2, w=12),
     ]  # fmt: skip

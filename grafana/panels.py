@@ -27,7 +27,7 @@ STATES = dict(zip(c.STATES, (GREEN, ORANGE, RED, RED, BLUE), strict=True))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": BLUE}
 _COLOURS = (
     GREY, ORANGE, "#ffcb7d", BLUE, PURPLE, GREEN, TEAL, "#e0b400", "#5794f2", "#5c5c5c",
-    "#b877d9", "#a16a3b", "#8ab8ff",
+    "#ff85c0", "#a16a3b", "#c0e25a",
 )  # fmt: skip
 PHASES = dict(zip(c.PHASES, _COLOURS, strict=True))
 

@@ -240,6 +240,10 @@ HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     'vllm:num_preemptions_total{job="engines"}': (lambda _, __, age: age * 0.01, ENGINE),
     'vllm:e2e_request_latency_seconds_sum{job="engines"}': (lambda _, __, age: age * 11.0, ENGINE),
     'vllm:e2e_request_latency_seconds_count{job="engines"}': (lambda _, __, age: age * 0.5, ENGINE),
+    'vllm:rl_weight_update_operation_duration_seconds_count{job="engines"}': (
+        lambda _, __, age: age // 60,
+        ENGINE | {"operation": "finish"},
+    ),
     "node_infiniband_local_ack_timeout_errors_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
 }
 """Series of Prometheus itself, for each exporter, and of node_exporter; a name may include its job."""

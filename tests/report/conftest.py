@@ -97,6 +97,8 @@ def of_run(began: float) -> Iterator[tuple[str, dict[str, str], Moment]]:
     for cause, lost, while_hung in (("collective", 0.1, 0.0), ("hang", 0.0, 1.0)):
         shares = partial(lambda lost, while_hung, age: RANKS * (while_hung if hung(age) else lost), lost, while_hung)
         yield "run:lost_seconds:rate2m", {"run": RUN, "cause": cause}, shares
+    finished = {"run": RUN, "engine": "engine:8000", "operation": "finish"}
+    yield "vllm:rl_weight_update_operation_duration_seconds_count", finished, lambda age: trained(age) // 2
     yield "tachograph_run_restarts", {"run": RUN, "attempt": "0", "world_size": str(RANKS)}, within(0, END)
     yield "tachograph_run_restarts", {"run": RUN, "attempt": "1", "world_size": str(RANKS)}, within(END, LENGTH + 1)
     for bound, share in (("0.25", 0.0), ("0.5", 0.9), ("1.0", 1.0), ("+Inf", 1.0)):

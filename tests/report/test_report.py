@@ -124,6 +124,7 @@ def test_run_summary(report: tuple[str, Page]) -> None:
     assert facts["Attempts"] == "2, 1 restart"
     assert facts["Steps"] == "0 to 6,000: 6,000 completed"
     assert facts["Time of a step"] == "generate 200 ms (40%), update 200 ms (40%), idle 100 ms (20%)"
+    assert facts["Weights of the engines"] == "1,500 updates, one every 4 steps"
     assert facts["Longest time without a step"] == "9 min 45 s"
     assert facts["Last restorable checkpoint"] == "step 6,000, 0 s old at the end"
     lost, all_hours = float(facts["GPU-hours lost"]), float(facts["GPU-hours allocated"])

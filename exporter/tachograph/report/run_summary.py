@@ -11,6 +11,9 @@ from tachograph.report.queries import SectionQueries
 SAMPLE = 15
 """Seconds between the samples of a series that is summed; the rules record it at least as often."""
 
+WEIGHT_UPDATES = 'vllm:rl_weight_update_operation_duration_seconds_count{$run,operation="finish"}'
+"""Counted by vLLM's newer releases: how often an engine had all of its weights replaced."""
+
 
 def run_summary(queries: SectionQueries) -> Iterator[tuple[str, str]]:
     """Yield names and values; a value that is not known is left out."""
@@ -34,6 +37,9 @@ def run_summary(queries: SectionQueries) -> Iterator[tuple[str, str]]:
     first, last = (at(f"{edge}_over_time(run:train_step:max{{$run}}[$window])") for edge in ("min", "max"))
     if first is not None and last is not None:
         yield "Steps", f"{humanize.count(first)} to {humanize.count(last)}: {humanize.count(last - first)} completed"
+        if updates := at(f"max(increase({WEIGHT_UPDATES}[$window]))"):
+            often = humanize.significant((last - first) / updates, 2, zeros=False)
+            yield "Weights of the engines", f"{humanize.plural(updates, 'update')}, one every {often} steps"
     if (tokens := total("run:tokens:rate1m")) is not None:
         yield "Tokens trained on", humanize.short(tokens)
     if (mfu := at("avg_over_time(run:mfu:ratio{$run}[$window])")) is not None:

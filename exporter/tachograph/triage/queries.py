@@ -57,7 +57,8 @@ TEMPLATES: Mapping[str, str] = {
     "(tachograph_run_hang_suspect_seconds{$run} and on (rank, instance) rank:hang_suspect:behind{$run})) "
     "or topk(3, max by (rank, instance, phase, pid, where) (tachograph_run_hang_suspect_seconds{$run}))",
     "waits_for": "max by (run, of) (last_over_time(tachograph_run_role_info[15m])) "
-    "and on (run) run:hung_seconds:min and on (of) run:role_held:info{$run}",
+    "and on (run) run:hung_seconds:min "
+    "and on (of) (last_over_time(tachograph_run_role_info{$run}[15m]) unless on (run) run:hung_seconds:min)",
     "frozen": "topk(8, tachograph_run_frozen_seconds{$run})",
     "not_finite": "topk(8, rank:loss_nonfinite_first:step{$run})",
     "differing": "topk(8, rank:invariant_culprit:info{$run})",

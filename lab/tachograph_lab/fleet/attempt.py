@@ -17,14 +17,14 @@ from tachograph_lab.fleet.aside import RanksAside
 from tachograph_lab.fleet.pace import PARTS, Pace, Seconds
 from tachograph_lab.scenario.faults import Freeze, PauseOnce, SkipCollective, Stuck
 
-CYCLE = ("optimizer", "checkpoint", "eval", "generate", "other", "collective", "init", *PARTS[:-1])
+CYCLE = ("optimizer", "checkpoint", "eval", "generate", "reward", "other", "collective", "init", *PARTS[:-1])
 """The phases of a rank between two all-reduces, in order; the wait for the next all-reduce belongs to backward."""
 
-OPTIMIZER, CHECKPOINT, EVAL, GENERATE, OTHER, COLLECTIVE, INIT, DATA = range(8)
+OPTIMIZER, CHECKPOINT, EVAL, GENERATE, REWARD, OTHER, COLLECTIVE, INIT, DATA = range(9)
 BACKWARD = CYCLE.index("backward")
 
 _PAUSED_IN = {
-    "other": OTHER, "checkpoint": CHECKPOINT, "eval": EVAL, "generate": GENERATE, "data": DATA,
+    "other": OTHER, "checkpoint": CHECKPOINT, "eval": EVAL, "generate": GENERATE, "reward": REWARD, "data": DATA,
     "collective": COLLECTIVE,
 }  # fmt: skip
 """The part of the cycle that a pause in this phase lengthens."""

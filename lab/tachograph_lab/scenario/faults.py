@@ -136,7 +136,9 @@ class PauseOnce(Fault):
     sets = ("process",)
     one_of = ("for",)
     ranks: tuple[int, ...] = places("ranks")
-    phase: str = optional(values.choice("other", "checkpoint", "eval", "generate", "data", "collective"), "other")
+    phase: str = optional(
+        values.choice("other", "checkpoint", "eval", "generate", "reward", "data", "collective"), "other"
+    )
     alone: bool = optional(values.flag, False)
 
 

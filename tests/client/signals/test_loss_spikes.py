@@ -86,6 +86,20 @@ def test_a_climb_does_not_take_its_level_along(climb: float, seed: int) -> None:
     assert watch.spikes == 1
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_loss_that_has_always_climbed_is_as_usual(seed: int) -> None:
+    """As that of a GAN's generator, which no step takes far above the last 8, but each above the last 32.
+
+    Where it begins to climb faster, that is found.
+    """
+    source = random.Random(seed)
+    losses = [0.08 * max(step - 20, 0) + source.gauss(0, 0.15) for step in range(280)]
+    assert flagged(losses)[0] == []
+    steps, _ = flagged([*losses, *(losses[-1] + 0.5 * step + source.gauss(0, 0.15) for step in range(60))])
+    assert 280 < steps[0] < 300
+    assert steps == list(range(steps[0], 340))
+
+
 def test_spike_steps_count_from_one() -> None:
     """The first step of a spike is 1, so that 0 always means normal; steps count, not logged losses."""
     watch = LossWatch()

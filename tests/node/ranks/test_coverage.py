@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from tachograph.auto.command import FOLDER
 from tachograph.catalog import index as catalog
 from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.ranks import gpu_owners
@@ -65,7 +69,7 @@ def after(hand: Any, table: Table, seconds: float) -> float | None:
 
 def said(table: Table, hand: Any) -> list[str]:
     """Return what the status page and `top` say of it, once the users' names are looked up."""
-    wait_until(lambda: not any(table._names.is_awaited(uid, lambda _: True) for uid in NAMES))
+    wait_until(lambda: not any(table._names.is_awaited(uid, lambda _: True) for uid in (*NAMES, os.geteuid())))
     judged = NodeJudgement("n", table, GPUS, None, hand.clock)
     problems = [each for each in json.loads(judged.as_json())["problems"] if each["kind"] == "Coverage"]
     assert not any(each["urgent"] for each in problems)
@@ -118,3 +122,26 @@ def test_what_is_not_known_is_not_said(driver: Driver, table: Table, hand: Any) 
     driver.put(gpu3=(99,))
     assert after(hand, table, PATIENCE_SECONDS) == 1
     assert said(table, hand) == ["1 process uses GPU 3 and records nothing."]
+
+
+HOOKED = "import sys; print(any(type(each).__name__ == 'TorchHook' for each in sys.meta_path), flush=True); input()"
+
+
+@pytest.mark.parametrize(("flag", "is_hooked"), [("-S", False), ("-I", False), ("-E", False), ("-q", True)])
+def test_a_python_that_ignores_the_folder_of_auto_is_counted(
+    flag: str, is_hooked: bool, driver: Driver, hand: Any
+) -> None:
+    """Isolated, as frozen programs are, or without site: nothing of ours is in it, and its GPU is not recorded."""
+    environment = {**os.environ, "PYTHONPATH": os.fspath(FOLDER)}
+    words = [sys._base_executable, flag, "-c", HOOKED]  # type: ignore[attr-defined]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin
+        assert program.stdout
+        assert program.stdout.readline() == f"{is_hooked}\n"
+        driver.put(gpu2=(program.pid,))
+        table = Table(Limits(), hand.clock, driver, RunNames(own_uid=999, user={os.geteuid(): "bob"}.get))
+        assert after(hand, table, PATIENCE_SECONDS) == 1
+        (text,) = said(table, hand)
+        assert text.endswith(" uses GPU 2 and records nothing.")
+        program.stdin.write("\n")
+    assert program.returncode == 0

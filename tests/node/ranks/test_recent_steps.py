@@ -134,6 +134,25 @@ def test_an_odd_step_does_not_move_the_usual_one(length: float) -> None:
     assert figures["recent_phase_seconds"]["other"] == pytest.approx(length / 3, rel=0.2)
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_steps_right_behind_a_standstill_are_as_usual(plain: bool) -> None:
+    """The frame that shows the step which stood still shows others, too: what its frames before saw is its own."""
+    rank = Rank(0.3, plain=plain)
+    rank.steps(100)
+    rank.sends()
+    for second in range(1200):
+        rank.node.shows({}, rank.now + second, rank.ended)
+    rank._sent = math.inf
+    rank.step(other=1200.0)
+    rank.steps(2)
+    assert rank.sends()["recent_step_seconds"] == pytest.approx(0.3, rel=0.1)
+    rank.steps(3)
+    figures = rank.sends()
+    assert figures["recent_step_seconds"] == pytest.approx(0.3, rel=0.1)
+    assert rank.node.recent.rates["steps"] == pytest.approx(1 / 0.3, rel=0.1)
+    assert rank.node.recent.stood_still
+
+
 def test_a_program_of_two_seconds() -> None:
     """Its first steps, which are slow, are few: between two frames of which one has many."""
     rank = Rank(0.05)

@@ -30,6 +30,10 @@ LEVEL_MINIMUM = 4
 SLOW_WINDOW = 32
 """A loss that climbs by less than the limit in each step takes the level along, but not that of so many losses."""
 
+SLOW_RISE = (SLOW_WINDOW + 1) / (LEVEL_WINDOW + 1)
+"""By what factor a loss that climbs evenly is further above that level. One that always has, like a generator's while
+its discriminator learns, is as usual: its own median rise, so many times, is no part of the score."""
+
 SPIKE_SCORE = 6.0
 HEALED_SCORE = 3.0
 """A spike ends below half its limit, so that noise around the limit does not restart the count."""
@@ -153,7 +157,8 @@ class LossWatch:
         score = self.score
         if len(self._recent) == SLOW_WINDOW:
             level = median(sorted(self._recent))
-            score = max(score, self._score(loss - level, level) or score)
+            usual = SLOW_RISE * max(self._rises.median, 0.0)
+            score = max(score, self._score(loss - level - usual, level) or score)
         return score > (HEALED_SCORE if self.spike.steps else self._limit())
 
     def _limit(self) -> float:

@@ -62,12 +62,15 @@ NONE_YET = Ordinary(-math.inf, 0.0, 0.0, None, {})
 class RecentSteps:
     """The window over one process: takes what each frame counts, and puts the figures beside its gauges."""
 
-    __slots__ = ("_holds_until", "_is_joined", "_lengths", "_plain", "_recent", "_window", "rates", "stood_still")
+    __slots__ = (
+        "_heard", "_holds_until", "_is_joined", "_lengths", "_plain", "_recent", "_window", "rates", "stood_still",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._window: deque[Ordinary] = deque([NONE_YET])
-        self._lengths: deque[tuple[float, float]] = deque()
-        """The lengths of the steps between two of the window, which are all of their mean, and how many they are."""
+        self._lengths: deque[Sequence[tuple[float, float]]] = deque()
+        """The lengths of the steps between two of the window, and how many are of each."""
+        self._heard = -math.inf
         self._plain = PlainSteps()
         self._recent: dict[str, dict[str, float]] = {}
         self.rates: dict[str, float] = {}
@@ -91,7 +94,8 @@ class RecentSteps:
         counted = _counted(series, ended) if is_counted else self._plain.take(series, ended, told)
         if counted is not None and counted.steps > self._window[-1].steps:
             work = {unit: done for unit, key in WORK.items() if (done := series.total(key)) is not None}
-            self._add(counted._replace(work=work))
+            self._add(counted._replace(work=work), self._heard - self._window[-1].ended)
+        self._heard = now
         if now <= self._holds_until and _RECENT_STEP not in series.gauges:
             series.gauges = {**self._recent, **series.gauges}
 
@@ -100,11 +104,12 @@ class RecentSteps:
         """The usual step of the last window, also once its figures hold no more."""
         return self._recent.get(_RECENT_STEP, {}).get("")
 
-    def _add(self, counted: Ordinary) -> None:
+    def _add(self, counted: Ordinary, stood: float) -> None:
+        """Add what was counted since the last of the window; for `stood` seconds after that none of its steps ended."""
         if self._window[-1] is NONE_YET:
             self._is_joined = counted.seconds > RECENT_SECONDS and counted.steps > RECENT_STEPS
         window, made = self._window, counted.steps - self._window[-1].steps
-        self._lengths.append(((counted.seconds - window[-1].seconds) / made, made))
+        self._lengths.append(_lengths(counted.seconds - window[-1].seconds, made, stood, self.step_seconds))
         window.append(counted)
         while window[1].ended <= counted.ended - RECENT_SECONDS and counted.steps - window[1].steps >= RECENT_STEPS:
             window.popleft()
@@ -112,7 +117,7 @@ class RecentSteps:
         first, steps = window[0], counted.steps - window[0].steps
         if steps < RECENT_STEPS:
             return
-        lengths = sorted(self._lengths)
+        lengths = sorted(length for each in self._lengths for length in each)
         usual = _median_step(lengths)
         self._look_at(lengths, usual, first, counted)
         own: dict[str, float] = {}
@@ -209,6 +214,19 @@ class PlainCounts(NamedTuple):
             None if wait is None else (ordinary.wait or 0.0) + wait,
             {phase: ordinary.own.get(phase, 0.0) + seconds for phase, seconds in own.items()},
         )
+
+
+def _lengths(seconds: float, made: float, stood: float, usual: float | None) -> Sequence[tuple[float, float]]:
+    """Return the lengths of steps that took so many seconds together, and how many are of each.
+
+    All are their mean, unless nothing ended for the first `stood` seconds of them: that is in the first one alone, and
+    the others are no longer than usual, because some of the rest is the end of that.
+    """
+    if made <= 1 or not diagnosis.STALL_SECONDS < stood <= seconds:
+        return [(seconds / made, made)]
+    mean = (seconds - stood) / made
+    other = mean if usual is None else min(mean, usual)
+    return [(seconds - (made - 1) * other, 1.0), (other, made - 1)]
 
 
 def _median_step(lengths: Sequence[tuple[float, float]]) -> float:

@@ -77,6 +77,27 @@ def test_after_a_pause_the_run_has_its_limit_again(hung: Any) -> None:
     assert hung.value("overdue_seconds") == 47
 
 
+@pytest.mark.parametrize("phase", ["generate", "checkpoint", "other"])
+def test_a_pause_that_ends_before_the_limit_leaves_time_for_the_step(node: Any, phase: str) -> None:
+    """Of 18 s it takes 17, and the step after it is none that hangs, whether its ranks wait for each other or not."""
+    for rank in range(4):
+        node.says(rank, phase, made=0, steps_total=10, recent_step_seconds=1.0)
+    node.turn(17, *range(4))
+    for rank in range(4):
+        node.says(rank, "forward", recent_step_seconds=1.0)
+    node.turn(3, *range(4))
+    assert (node.value("overdue_seconds"), node.told(*EVIDENCE)) == (0, {})
+    node.says(0, "backward", recent_step_seconds=1.0)
+    node.turn(14, *range(4))
+    assert (node.value("overdue_seconds"), node.told(*EVIDENCE)) == (0, {})
+    node.turn(5, *range(4))
+    assert node.value("overdue_seconds") == 39, "18 s after a rank began to wait"
+    for rank in range(4):
+        node.says(rank, "forward", made=0, steps_total=11, recent_step_seconds=1.0)
+    node.turn(19, *range(4))
+    assert node.value("overdue_seconds") == 19, "its next step has had no pause"
+
+
 def test_in_the_middle_of_a_step_nobody_pauses(hung: Any) -> None:
     """It says so after five seconds."""
     hung.says(3, "other", 10, step_unmarked_seconds=10.0)

@@ -132,7 +132,11 @@ def stands_in(rank: Rank, view: RunView) -> str:
 
 
 class Hang:
-    """Remembers the standstills of six hours, when a rank last paused, and when one last entered a collective."""
+    """Remembers the standstills of six hours, when a rank last paused, and when one last entered a collective.
+
+    `_paused` is when a run that is overdue last paused, `_away` when a rank was last outside of a step since the last
+    one, overdue or not: a pause that ends just before the limit leaves no time for the step after it.
+    """
 
     def __init__(self) -> None:
         self._gaps: deque[Gap] = deque()
@@ -140,6 +144,9 @@ class Hang:
         self._phases: frozenset[str] = frozenset()
         self._paused: float | None = None
         self._is_pausing = False
+        self._away: float | None = None
+        self._is_away = False
+        self._age = 0.0
         self._entered: Counter[str] = Counter()
         self._moved = 0.0
 
@@ -148,13 +155,18 @@ class Hang:
         while self._gaps and view.now - self._gaps[0].ended > PAUSE_MEMORY_SECONDS:
             self._gaps.popleft()
         seconds = view.without_step
+        ranks = members(view)
+        if seconds is None or seconds < self._age:
+            self._away = None
+        self._age, self._is_away = seconds or 0.0, _is_away(ranks, view)
+        if self._is_away:
+            self._away = view.now
         if seconds is not None and seconds <= view.hang_limit:
             if self._without_step:
                 self._gaps.append(Gap(view.now, self._without_step, self._phases, _steps(view)))
             self._without_step, self._paused, self._entered, self._phases = 0.0, None, Counter(), frozenset()
             return
         self._without_step = seconds or 0.0
-        ranks = members(view)
         self._phases |= {doing(rank) for rank in ranks}
         self._is_pausing = seconds is not None and _is_pausing(ranks, view)
         if self._is_pausing:
@@ -218,6 +230,8 @@ class Hang:
         if seconds <= limit or any(view.states[rank] == "frozen" for rank in ranks):
             return 0.0
         if self._paused is not None and not self._is_pausing and view.now - self._paused <= limit:
+            return 0.0
+        if self._away is not None and not self._is_away and view.now - self._away <= limit:
             return 0.0
         return seconds
 
@@ -295,12 +309,19 @@ def _standing_seconds(rank: Rank, view: RunView) -> float:
 
 def _is_pausing(ranks: Collection[Rank], view: RunView) -> bool:
     """Return whether ranks are pausing, but for saves, evaluations and times between steps that have just begun."""
-    phases = {rank: doing(rank) for rank in ranks}
+    return is_pause(_lasting(ranks, view))
+
+
+def _is_away(ranks: Collection[Rank], view: RunView) -> bool:
+    """Return whether one of them saves, evaluates, generates or is between two steps, and has not just begun to."""
+    return _some_pause(_lasting(ranks, view))
+
+
+def _lasting(ranks: Collection[Rank], view: RunView) -> list[str]:
+    """Return what ranks do, without pauses that have just begun."""
     brief = (*PAUSES, "other")
-    return is_pause(
-        [
-            phase
-            for rank, phase in phases.items()
-            if phase not in brief or (rank.phase_seconds(view.now) or 0.0) > EXCUSED_SECONDS
-        ]
-    )
+    return [
+        phase
+        for rank in ranks
+        if (phase := doing(rank)) not in brief or (rank.phase_seconds(view.now) or 0.0) > EXCUSED_SECONDS
+    ]
