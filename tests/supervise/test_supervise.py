@@ -17,7 +17,7 @@ from tachograph.__main__ import main
 from tachograph.collect.private_folder import PrivateFolder
 from tachograph.supervise import command, evidence, evidence_parts, journal, warden
 from tests.supervise.conftest import Supervised, is_running, until
-from tests.supervise.world import run
+from tests.supervise.world import World, hung, run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -164,6 +164,25 @@ def test_a_confirmed_restart(supervised: Supervised, capsys: pytest.CaptureFixtu
     assert " ".join(confirm[1:]) in said
     assert supervised.decisions() == [("asked", "dead", "restart"), ("act", "dead", "restart")]
     assert main(confirm) == 1
+
+
+def test_a_supervisor_that_has_ended_hears_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever confirms learns that nobody carries it out, and leaves no answer for a later one."""
+    world = World(tmp_path, lambda *_: hung(), mode="ask")
+
+    def kill(world: World) -> None:
+        if world.now > 60.0:
+            raise KeyboardInterrupt
+
+    world.on_wait = kill
+    with pytest.raises(KeyboardInterrupt):
+        world.supervise()
+    lines = (tmp_path / journal.NAME).read_text().replace(f'"pid":{os.getpid()}', f'"pid":{2**22 - 1}')
+    (tmp_path / journal.NAME).write_text(lines)
+    (asked,) = [one["id"] for one in world.entries if one["kind"] == "decision"]
+    assert main(["supervise", "confirm", asked, "--state", str(tmp_path)]) == 1
+    assert f"the supervisor that asked, process {2**22 - 1}, has ended" in capsys.readouterr().err
+    assert not list((tmp_path / "confirmed").iterdir())
 
 
 def test_history_and_confirm_without_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
