@@ -1,6 +1,7 @@
 """Kills a supervisor between any two side effects of a rung of a ladder, starts another one, and checks what it makes.
 
-`python -m tests.supervise.killed RUNG FOLDER` does it for one of `ladders.rungs()`. The run is played, in a time of its
+`python -m tests.supervise.killed RUNG FOLDER` does it for one of `ladders.rungs()`; with `twice` one is killed once it
+has decided, and the next one between any two of its own side effects. The run is played, in a time of its
 own; the supervisor is a process that is killed with SIGKILL, and what it did to the run is in a file.
 """
 
@@ -76,12 +77,15 @@ class Supervisors:
                 world.on_wait = lambda _: self._confirm(effects)
                 world.supervise()
             os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        if os.WIFSIGNALED(status):
-            assert os.WTERMSIG(status) == signal.SIGKILL
-            return True
-        assert status == 0, f"it ended with {status}"
-        return False
+        return _was_killed(pid)
+
+    def next_is_killed(self, number: int, names: Trace) -> bool:
+        """Do the same with the one after that."""
+        if (pid := os.fork()) == 0:
+            with SideEffects(number, names.append):
+                self.next()
+            os._exit(0)
+        return _was_killed(pid)
 
     def _confirm(self, effects: SideEffects) -> None:
         """Answer what is asked, as a person does."""
@@ -106,6 +110,16 @@ class Supervisors:
         return [tuple(json.loads(line)) for line in self.trace.read_text().splitlines()] if self.trace.exists() else []
 
 
+def _was_killed(pid: int) -> bool:
+    """Return whether a process was killed with SIGKILL, once it has ended."""
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert status == 0, f"it ended with {status}"
+    return False
+
+
 def of(entries: Sequence[Entry], kind: str, **facts: object) -> list[Entry]:
     """Return the entries of a kind with these facts."""
     return [one for one in entries if one["kind"] == kind and all(one.get(key) == is_ for key, is_ in facts.items())]
@@ -122,7 +136,7 @@ def agreed(entries: Sequence[Entry], state: Path) -> list[Entry]:
     return list(found.values())
 
 
-def check(before: Sequence[Entry], them: Supervisors) -> None:
+def check(before: Sequence[Entry], them: Supervisors, *, most_told: int) -> None:
     """Check that the next supervisor neither repeats nor loses what the killed one was about to do."""
     decided = agreed(before, them.state)
     last = decided[-1] if decided else None
@@ -142,7 +156,7 @@ def check(before: Sequence[Entry], them: Supervisors) -> None:
     assert len([one for one in of(after, "intent") if one["action"] in (*RESTARTS, STOP)]) == len(decided)
     for one in of(after, "decision"):
         assert open_question(after, one["id"]) is None
-        _check_first(one, before, after, them.traced())
+        _check_first(one, before, after, them.traced(), most_told)
     assert len(of(after, "intent")) == len([one for one in of(after, "outcome") if one["action"] != "ask"])
     assert len(of(after, "attempt")) == len(of(after, "ended"))
     assert sum(kind == "queued" for kind, _ in them.traced()) <= 1
@@ -165,37 +179,40 @@ def _check_plan(world: World, before: Sequence[Entry], last: Entry | None) -> No
     assert nodes == (("a", "c") if last["action"] == "exclude_node" else ("a", "b"))
 
 
-def _check_first(one: Entry, before: Sequence[Entry], after: Sequence[Entry], done: Sequence[tuple[str, Any]]) -> None:
-    """Check that a decision is told, at most twice where the telling was interrupted, and its evidence kept once."""
+def _check_first(
+    one: Entry, before: Sequence[Entry], after: Sequence[Entry], done: Sequence[tuple[str, Any]], most_told: int
+) -> None:
+    """Check that a decision is told, again only where the telling was interrupted, and its evidence kept once."""
     if one["outcome"] != "act":
         return
     notice = f"{one['text']} To be done: {words(one['action'])}, {one['why']}"
     told = sum(kind == "said" and text.startswith(notice) for kind, text in done)
     is_told = bool(of(before, "outcome", id=one["id"], action="notify"))
-    assert told == 1 if is_told else 1 <= told <= 2, f"told {told} times"
+    assert 1 <= told <= (1 if is_told and most_told == 2 else most_told), f"told {told} times"
     kept = [what for kind, what in done if (kind, what) == ("did", "kept")]
     assert len(kept) <= len(of(after, "intent", action="keep_evidence"))
 
 
-def kill_everywhere(rung: Rung, folder: Path) -> int:
+def kill_everywhere(rung: Rung, folder: Path, *, twice: bool = False) -> int:
     """Kill one supervisor after another, each before one side effect more than the last; return how many there were."""
-    begin = folder / "begin"
-    begin.mkdir()
-    Supervisors(rung, begin).prepare()
+    (begin := folder / "begin").mkdir()
+    first = Supervisors(rung, begin)
+    first.prepare()
+    if twice:
+        begin = _decided(first, folder)
     number = 0
     while True:
         place = folder / str(number)
         shutil.copytree(begin, place)
         them = Supervisors(rung, place)
-        names = Trace(os.open(place / "names", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "effect")
-        was_killed = them.killed(number, names)
+        names = _names(place)
+        was_killed = them.next_is_killed(number, names) if twice else them.killed(number, names)
         before = them.entries()
         if not was_killed:
-            expected = LEAVE if rung.action == LEAVE else rung.action
-            assert expected in {one["action"] for one in of(before, "decision", outcome="act")}, f"no {expected}"
+            assert rung.action in {one["action"] for one in of(before, "decision", outcome="act")}, "it is not reached"
         effects = (place / "names").read_text().splitlines()
         try:
-            check(before, them)
+            check(before, them, most_told=3 if twice else 2)
         except AssertionError as error:
             kinds = [one["kind"] + " " + str(one.get("action", "")) for one in before][-4:]
             raise AssertionError(f"{rung}: killed after {effects[-1:]}, the journal ending with {kinds}") from error
@@ -205,6 +222,25 @@ def kill_everywhere(rung: Rung, folder: Path) -> int:
         number += 1
 
 
+def _names(place: Path) -> Trace:
+    """Return where the names of side effects are noted."""
+    return Trace(os.open(place / "names", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "effect")
+
+
+def _decided(first: Supervisors, folder: Path) -> Path:
+    """Return the folder of a supervisor that was killed right after it had decided, or a person had for it."""
+    for number in range(1000):
+        place = folder / f"decided-{number}"
+        shutil.copytree(first.folder, place)
+        them = Supervisors(first.rung, place)
+        assert them.killed(number, _names(place)), "it has not decided"
+        (place / "names").unlink()
+        if agreed(them.entries(), them.state):
+            return place
+        shutil.rmtree(place)
+    raise AssertionError("it never ends")
+
+
 if __name__ == "__main__":
     (wanted,) = [one for one in rungs() if str(one) == sys.argv[1]]
-    print(kill_everywhere(wanted, Path(sys.argv[2])))
+    print(kill_everywhere(wanted, Path(sys.argv[2]), twice=sys.argv[3:] == ["twice"]))

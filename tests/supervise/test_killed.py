@@ -47,6 +47,16 @@ def test_the_next_one_neither_repeats_nor_loses(rung: Rung, tmp_path: Path) -> N
     assert int(done.stdout.split()[-1]) >= LEAST_EFFECTS
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("rung", [f"{DEAD} restart", f"{FROZEN} stop", f"{SLOW} {EXCLUDE_NODE} asked"])
+def test_nor_does_the_one_after_that(rung: str, tmp_path: Path) -> None:
+    """The next one is killed, too, as it closes what the first one had decided, or a person had confirmed."""
+    command = [sys.executable, "-m", "tests.supervise.killed", rung, tmp_path, "twice"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=290, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout.split()[-1]) > 0
+
+
 def expected_step(before: Sequence[Entry]) -> int | None:
     """Return the step of the plan that the next attempt must get."""
     for one in reversed(before):

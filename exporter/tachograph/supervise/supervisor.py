@@ -100,13 +100,9 @@ class Supervisor:
 
         `command` is what the journal has of it.
         """
-        stopped = take_over(self._ledger, self._say)
+        stopped = take_over(self._run, self._ledger, self._say)
         self._hindsight.catch_up()
         if stopped:
-            self._say(
-                f"run {self._run} was being stopped by policy when its last supervisor ended: the training has ended "
-                "with it, and is not started. To start it all the same, give the command again"
-            )
             return STATUS_STOPPED
         self._ledger.write(SUPERVISOR, run=self._run, mode=self._ledger.mode, command=command, **identity())
         while True:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tachograph.humanize import count
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME
 from tachograph.supervise.ledger import Ledger
-from tachograph.supervise.memory import LOST
+from tachograph.supervise.memory import LOST, STOPPED
 from tachograph.supervise.permission import is_confirmed
 from tachograph.supervise.policy import KEEP_EVIDENCE, NOTIFY, STOP
 from tachograph.supervise.totals import DECIDED
@@ -20,8 +20,8 @@ TEXTS = {
 }
 
 
-def take_over(ledger: Ledger, say: Callable[[str], None]) -> bool:
-    """Note what became of what was under way; return whether the run was about to be stopped."""
+def take_over(run: str, ledger: Ledger, say: Callable[[str], None]) -> bool:
+    """Note what became of what was under way; return whether the run was about to be stopped, once that is said."""
     unfinished = ledger.memory.unfinished
     _take_answers(ledger, say)
     if (unsaid := unfinished.unsaid) is not None:
@@ -41,10 +41,14 @@ def take_over(ledger: Ledger, say: Callable[[str], None]) -> bool:
         text = "decided by the last supervisor, and the training ended with it"
         ledger.write(OUTCOME, id=decided["id"], action=decided["action"], ok=True, text=text)
     stopped = unfinished.stopping
+    if stopped:
+        say(
+            f"run {run} was being stopped by policy when its last supervisor ended: the training has ended with it, and "
+            "is not started. To start it all the same, give the command again"
+        )
     if ledger.memory.runs:
-        ledger.write(
-            ENDED, how=LOST, status=None, step=None, why="its supervisor ended, and the training with it"
-        )  # fmt: skip
+        how, why = STOPPED if stopped else LOST, "its supervisor ended, and the training with it"
+        ledger.write(ENDED, how=how, status=None, step=None, why=why)
     return stopped
 
 
