@@ -55,14 +55,22 @@ class Supervised(Journalled):
     name: str
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, mode: str, command: Sequence[object], *options: object, **more: str) -> subprocess.Popen[str]:
+    def start(
+        self,
+        mode: str,
+        command: Sequence[object],
+        *options: object,
+        program: Sequence[object] = ("tachograph",),
+        **more: str,
+    ) -> subprocess.Popen[str]:
         """Start a supervisor."""
         mine = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER)}
         environment = {
             **mine, "TACHOGRAPH_SOCKET": str(self.exporter.socket), "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo", **more,
         }  # fmt: skip
-        words = [sys.executable, "-W", "ignore", "-m", "tachograph", "supervise", "--run", self.name, "--mode", mode]
+        words = [sys.executable, "-W", "ignore", "-m", *map(str, program)]
+        words += ["supervise", "--run", self.name, "--mode", mode]
         impatient = self.folder / "policy.yml"  # the default, but that a frozen rank is not waited for so long
         impatient.write_text(policy.DEFAULT.read_text().replace("for: 2m", "for: 20s"))
         words += ["--state", str(self.state), "--policy", str(impatient)]
@@ -72,9 +80,11 @@ class Supervised(Journalled):
         )
         return self.processes[-1]
 
-    def ranks(self, mode: str, *options: object, **more: str) -> subprocess.Popen[str]:
+    def ranks(
+        self, mode: str, *options: object, program: Sequence[object] = ("tachograph",), **more: str
+    ) -> subprocess.Popen[str]:
         """Start a supervisor of ranks without PyTorch (`ranks.py`)."""
-        return self.start(mode, [sys.executable, RANKS, self.folder, *options], **more)
+        return self.start(mode, [sys.executable, RANKS, self.folder, *options], program=program, **more)
 
     def end(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         """Return its status and what it said, once it has ended."""

@@ -9,6 +9,7 @@ processes, and its ranks the steps that they made.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -26,6 +27,8 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
     """Train one rank: read the last checkpoint, go on from there, and save every few steps."""
     recorder = tachograph.Recorder(rank=number, local_rank=number, world_size=given.ranks)
     plan = recorder.resume()
+    alone = (given.folder / f"alone-{number}").open("a")
+    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where the run is there twice
     with (given.folder / "plans").open("a") as file:
         file.write(json.dumps([number, os.getpid(), *plan, os.environ.get("TACHOGRAPH_PLAN", "")]) + "\n")
     checkpoints = given.folder / "checkpoints"

@@ -164,3 +164,31 @@ def test_a_question_is_withdrawn_when_the_alert_is_over_or_unknown(tmp_path: Pat
         assert world.supervise() == 0
         assert world.decisions() == [("asked", DIVERGING, "lower_rate")]
         assert any(said.endswith(f"is withdrawn: {why}") for said in world.said)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "is_kept", "step"), [(SLOW, True, ""), (DIVERGING, True, "5"), (DIVERGING, False, "")]
+)
+def test_an_answer_that_the_last_supervisor_did_not_hear(
+    tmp_path: Path, trigger: str, is_kept: bool, step: str
+) -> None:
+    """The next one does what was confirmed, of a run that has gone on: a slow one from where it is by then."""
+    state = tmp_path / "state"
+    asked = {
+        "id": "abcdef", "outcome": "asked", "guard": "", "ranks": [1], "step": 50, "text": "It is so.",
+        "why": "as said", "trigger": trigger, "action": "restart", "cost": 1, "signature": [trigger, "", 50],
+        "line": "", "resume_step": 5,
+    }  # fmt: skip
+    book = journal.Journal(state, clock=lambda: BEGIN)
+    book.write("attempt", attempt=0, reason="", resume_step=None)
+    for saved in (5, 10) if is_kept else (10, 15):
+        book.write("checkpoint", checkpoint=saved, saved=BEGIN + saved, path="", suspect=False)
+    book.write("decision", **asked)
+    book.close()
+    (state / "confirmed").mkdir()
+    (state / "confirmed" / "abcdef").touch()
+    world = World(state, lambda *_: run(), ends=[(0, 30.0)])
+    assert world.supervise() == 0
+    assert world.plans[0]["TACHOGRAPH_PLAN_STEP"] == step
+    assert (world.plans[0]["TACHOGRAPH_PLAN_REASON"] == trigger) == is_kept
+    assert ("is withdrawn: the checkpoint of step 5" in world.said[0]) != is_kept

@@ -1,11 +1,10 @@
-"""The journal, and a supervisor that is killed at every point of a restart: nothing is done twice, nothing is lost."""
+"""The journal: on disk when it says so, one supervisor a run, and whatever a crash leaves of it is read."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,36 +14,9 @@ import pytest
 
 from tachograph.supervise import history, journal
 from tachograph.supervise.journal import NAME, Journal, JournalTakenError
-from tachograph.supervise.supervisor import STATUS_STOPPED
-from tests.supervise.world import World, dead, hung, rank, run
+from tests.supervise.world import World, dead, hung, run
 
 ROOT = Path(__file__).parents[2]
-POINTS = (
-    "before notify", "after notify", "before keep_evidence", "after keep_evidence", "before restart_from_checkpoint",
-    "after restart_from_checkpoint", "before start", "after start",
-)  # fmt: skip
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.supervise.test_journal import lost
-from tests.supervise.world import World
-
-def die(point):
-    if point == sys.argv[2] and len(world.children) == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-world = World(Path(sys.argv[1]), lost, at=die, last=100.0)
-world.supervise()
-"""
-
-
-def lost(attempt: int, seconds: float) -> object:
-    """A run whose loss is NaN from step 47, some time after a checkpoint of step 40."""
-    if attempt:
-        return run()
-    if seconds < 20:
-        return run(saved=[40])
-    return run(rank(0, is_lost=True, nonfinite_step=47, step=50), saved=[40, 50])
 
 
 def kinds(path: Path) -> list[str]:
@@ -131,58 +103,6 @@ def test_one_that_was_killed_is_waited_for(tmp_path: Path) -> None:
 
     Journal(tmp_path, sleep=training_ends).close()
     assert len(waited) == 3
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_supervisor_killed_at_any_point_neither_repeats_nor_loses(tmp_path: Path, point: str) -> None:
-    """`kill -9` before and after each side effect of a restart; another supervisor is started in its place.
-
-    Its budget is spent once, the next attempt goes back to the good checkpoint, and evidence is not kept twice, of a
-    training that has gone.
-    """
-    children = {"before start": 1, "after start": 2}.get(point, 1)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'exporter'}"}
-    words = [sys.executable, "-c", KILLED, str(tmp_path), point, str(children)]
-    done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    world = World(tmp_path, lambda *_: run(), ends=[(0, 30.0)])
-    supervisor = world.supervisor()
-    assert supervisor.supervise("train") == 0
-    after = supervisor._ledger._journal.entries
-    supervisor._ledger._journal.close()
-    assert world.did == ["started"]
-    assert [entry["action"] for entry in after if entry["kind"] == "intent" and "cost" in entry] == [
-        "restart_from_checkpoint"
-    ]
-    assert world.plans[0]["TACHOGRAPH_PLAN_STEP"] == "40"
-    if point in ("before notify", "after notify"):
-        assert "said again" in world.said[0]
-    if "keep_evidence" in point:
-        (text,) = [one["text"] for one in after if one["kind"] == "outcome" and one["action"] == "keep_evidence"]
-        assert text.startswith("not repeated")
-    opened = {(one["id"], one["action"]) for one in after if one["kind"] == "intent"}
-    assert opened == {
-        (one["id"], one["action"]) for one in after if one["kind"] == "outcome" and one["action"] != "ask"
-    }
-
-
-def test_a_stop_that_was_interrupted_stays_one(tmp_path: Path) -> None:
-    """The training has ended with its supervisor, and the next one does not start it; after that a person may."""
-    world = World(tmp_path, lambda *_: run(rank(0, is_lost=True, nonfinite_step=4)))
-
-    def die(point: str) -> None:
-        if point == "before stop":
-            raise KeyboardInterrupt
-
-    world.at = die
-    with pytest.raises(KeyboardInterrupt):
-        world.supervise()
-    world = World(tmp_path, lambda *_: run(), ends=[(0, 5.0)])
-    assert world.supervise() == STATUS_STOPPED
-    assert world.did == []
-    assert "was being stopped by policy" in world.said[0]
-    assert world.supervise() == 0
-    assert world.did == ["started"]
 
 
 def test_the_history_is_a_table(tmp_path: Path) -> None:

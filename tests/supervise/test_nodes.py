@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -397,48 +395,6 @@ def test_who_restarts_ranks_is_let(folder: Path) -> None:
     assert restarter(["bash", "-c", "exec /opt/bin/ft_launcher train.py"], {}) == "ft_launcher"
     assert restarter(["torchrun", "train.py"], {"TORCHFT_LIGHTHOUSE": "http://a:1"}) == "torchft"
     assert restarter(["torchrun", "--max-restarts=3", "train.py"], {}) == ""
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.supervise.test_nodes import world_of
-
-world, nodes = world_of(Path(sys.argv[1]), "b", "b", allocated=["a", "b"])
-queue_again = nodes.queue_again
-
-def queue(left_out):
-    Path(sys.argv[1], "queued").touch()
-    return queue_again(left_out)
-
-nodes.queue_again = queue
-
-def die(point):
-    if point == sys.argv[2] and len(world.children) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-world.at = die
-world.supervise()
-"""
-
-
-@pytest.mark.parametrize(
-    "point", ["before keep_evidence", "before exclude_node", "after exclude_node", "before requeue", "after requeue"]
-)
-def test_a_supervisor_killed_at_any_point_of_a_swap_loses_nothing(folder: Path, point: str) -> None:
-    """The next one leaves the node out, with the plan that was decided; one intention in all, and one requeue."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, folder, point], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    after, again = world_of(folder, allocated=["a", "b", "e"])
-    assert after.supervise() == 0
-    assert again.used == [("a", "e")]
-    assert again.queued == []
-    assert after.entries[-1]["how"] == "finished"
-    intents = [one["action"] for one in after.entries if one["kind"] == "intent" and one["action"] == "exclude_node"]
-    assert intents == ["exclude_node"]
-    assert after.plans[0]["TACHOGRAPH_PLAN_REASON"] == "dead"
 
 
 # What Slurm says.

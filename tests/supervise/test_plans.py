@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,28 +69,6 @@ def test_a_spike_that_stays_is_left_out_and_twice_as_much_the_next_time(tmp_path
         ("act", "loss_spike", "skip_batches"), ("act", "loss_spike", "skip_batches"), ("act", "loss_spike", "leave"),
     ]  # fmt: skip
     assert plans(world) == [("", "", "1"), ("40", "47:75", "1"), ("40", "47:91", "1")]
-
-
-class Crash(BaseException):
-    """The end of a supervisor."""
-
-
-@pytest.mark.parametrize("point", ["before notify", "after keep_evidence", "before skip_batches", "after skip_batches"])
-def test_the_next_supervisor_leaves_them_out(tmp_path: Path, point: str) -> None:
-    """Once decided, wherever the last one ended; the budget is spent once."""
-
-    def crash(reached: str) -> None:
-        if reached == point:
-            raise Crash
-
-    first = World(tmp_path, lambda *_: spiked(67, saved=[40]), at=crash)
-    with pytest.raises(Crash):
-        first.supervise()
-    world = World(tmp_path, lambda *_: run(), ends=[(0, 30.0)])
-    assert world.supervise() == 0
-    assert plans(world) == [("40", "47:75", "1")]
-    assert world.entries[-1]["kind"] == "ended"
-    assert sum(one["kind"] == "intent" and one["action"] == "skip_batches" for one in world.entries) == 1
 
 
 LADDER = """
@@ -213,3 +192,44 @@ def test_a_real_loop_that_ignores_its_plan(supervised: Supervised) -> None:
     (ignored,) = [one for one in supervised.entries() if one["kind"] == "ignored"]
     assert "as its plan says" in ignored["why"]
     assert said.count("is not sent back to a checkpoint again") == 1
+
+
+def preempted(folder: Path, seconds: float) -> World:
+    """A run that is sent back to step 40, and preempted so long after it has begun; it loads for five seconds."""
+
+    def look(attempt: int, since: float) -> RunSeen:
+        if attempt == 0:
+            return lost(67, saved=[40]) if since > 10 else run(saved=[40])
+        return loading(since)
+
+    world = World(folder, look, ends=[(None, 0), (-15, seconds)])
+
+    def preempt(_: World) -> None:
+        if len(world.children) == 2 and world.now - world.began >= seconds - 1.0 and not world.signals:
+            world.signals = {world.now: signal.SIGTERM}
+
+    world.on_wait = preempt
+    world.supervise()
+    assert world.entries[-1]["how"] == "external"
+    return world
+
+
+def loading(since: float) -> RunSeen:
+    """A run that goes on from step 40 once it has loaded, and saves at step 60."""
+    steps = max(int(since) - 5, 0)
+    ranks = [rank(number, step=40 + steps if steps else None, steps=steps) for number in range(2)]
+    return run(*ranks, saved=[40, 60] if steps >= 20 else [40])
+
+
+@pytest.mark.parametrize(("seconds", "step"), [(3.0, "40"), (60.0, "")])
+def test_a_plan_holds_until_its_attempt_has_made_a_step(tmp_path: Path, seconds: float, step: str) -> None:
+    """A run that is preempted while it loads has not put aside what it was sent back from: the next attempt must."""
+    preempted(tmp_path, seconds)
+    again = World(tmp_path, lambda _, since: loading(since), ends=[(-15, 60.0)], signals={59.0: signal.SIGTERM})
+    again.supervise()
+    assert again.plans[0]["TACHOGRAPH_PLAN_STEP"] == step
+    assert again.plans[0]["TACHOGRAPH_PLAN_REASON"] == ("loss_not_finite" if step else "")
+    assert again.entries[-1]["how"] == "external"
+    third = World(tmp_path, lambda _, since: loading(since), ends=[(0, 30.0)])
+    third.supervise()
+    assert third.plans[0]["TACHOGRAPH_PLAN_STEP"] == ""

@@ -6,7 +6,8 @@ import pytest
 
 from tachograph_lab.commands import supervised as command
 from tachograph_lab.commands.healthy import day
-from tachograph_lab.replay.supervised import on_one_node, precision, report, supervise
+from tachograph_lab.replay.alertmanager import Firing
+from tachograph_lab.replay.supervised import precision, report, supervise, supervise_all
 from tachograph_lab.scenario import Fleet, Scenario, StepTimes
 from tachograph_lab.scenario.definition import Expected, Pause
 from tachograph_lab.scenario.faults import ExporterDown, Fault, Freeze, Kill, Nan, PauseOnce, SlowPhase, Stuck
@@ -44,25 +45,58 @@ def test_what_would_be_done_about_a_fault(name: str) -> None:
 
 def test_an_action_where_none_was_needed_is_wrong() -> None:
     """Whatever became of the run: the story has no page to act upon."""
-    quiet = story(FAULTS["stuck"][0], "StragglerRank")
+    quiet = story(FAULTS["stuck"][0], "DataStall")
     outcome = supervise(quiet)
     assert not outcome.needs_action
     assert [one.why for one in outcome.wrong] == ["nothing was to be acted upon"]
     assert report([outcome])[1].endswith("0 would have been right, 1 wrong: precision 0.000.")
 
 
-def test_a_run_of_several_nodes_is_put_on_one() -> None:
-    """With its faults of nodes; one of several runs, or of more ranks than a user may have, is left out."""
-    wide = Scenario(
-        title="Wide", story="Wide.", lasts=99.0, fleet=Fleet(run="r", nodes=4, gpus_per_node=4),
-        faults=(ExporterDown(at=9.0, lasts=5.0, node=3),),
+def slow(start: float, end: float | None = None, **labels: str) -> Firing:
+    """The page of a rank on node-1 of run r that is slow."""
+    usual = {
+        "alertname": "StragglerRank", "severity": "critical", "run": "r", "rank": "3", "instance": NODES.node_name(1),
+    }  # fmt: skip
+    return Firing(usual | labels, start, end, {"description": "Rank 3 is slow."})
+
+
+NODES = Fleet(run="r", nodes=2, gpus_per_node=2)
+LASTS = 2400.0
+SLOW_NODES: dict[str, tuple[Fleet, list[Firing], list[tuple[str, str]]]] = {
+    "for good": (NODES, [slow(120.0)], [("exclude_node", "right")]),
+    "for half an hour": (NODES, [slow(120.0, 2100.0)], [("exclude_node", "wrong")]),
+    "for a while": (NODES, [slow(120.0, 1500.0)], []),
+    "a ticket": (NODES, [slow(120.0, severity="warning")], []),
+    "of another run": (NODES, [slow(120.0, run="other")], []),
+    "explained by another": (
+        NODES, [slow(120.0), slow(60.0, alertname="NicLinkDown")], [],
+    ),
+    "on the only node": (Fleet(run="r", nodes=1, gpus_per_node=4), [slow(120.0, instance=NODES.node_name(0))], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SLOW_NODES)
+def test_what_would_be_done_about_what_alerts_say(case: str) -> None:
+    """A run of several nodes with a spare, and the alerts that are neither over nor inhibited."""
+    fleet, firings, expected = SLOW_NODES[case]
+    told = Expected(alert="StragglerRank", receiver="page", within=60.0)
+    scenario = Scenario(title="Slow", story="Slow.", lasts=LASTS, fleet=fleet, step=StepTimes(), expect=(told,))
+    assert [(one.action, one.verdict) for one in supervise(scenario, firings).judged] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.prometheus
+def test_what_the_rules_fire_is_acted_upon(programs: object) -> None:
+    """A rank that is slow for good, by the shipped rules: its node would be left out, once half an hour is over."""
+    fault = SlowPhase(at=AT, ranks=(3,), phase="backward", factor=2.0)
+    told = Expected(alert="StragglerRank", receiver="page", within=60.0)
+    scenario = Scenario(
+        title="Slow", story="Slow.", lasts=LASTS, fleet=NODES, step=StepTimes(), faults=(fault,), expect=(told,),
+        evaluation=15.0,
     )  # fmt: skip
-    one = on_one_node(wide)
-    assert one is not None
-    assert (one.fleet.nodes, one.fleet.ranks) == (1, 16)
-    assert one.faults == (ExporterDown(at=9.0, lasts=5.0, node=0),)
-    assert on_one_node(Scenario(title="", story="", lasts=9.0, fleet=Fleet(nodes=16))) is None
-    assert on_one_node(Scenario(title="", story="", lasts=9.0, runs=(wide,))) is None
+    (outcome,) = supervise_all([scenario], "system")
+    assert [(one.trigger, one.action, one.verdict) for one in outcome.judged] == [("slow", "exclude_node", "right")]
+    assert outcome.judged[0].seconds > AT + 1800.0
 
 
 @pytest.mark.slow

@@ -108,7 +108,6 @@ class World:
     set_clock: Mapping[float, float] = field(default_factory=dict)
     """By how many seconds somebody sets the time of the day, by seconds since the beginning."""
     on_wait: Callable[[World], None] = lambda _: None
-    at: Callable[[str], None] = lambda _: None
     silenced: Silenced = never_silenced
     alerts: Callable[[RunSeen], Sequence[AlertSeen] | None] = lambda _: None
     sure: bool = False
@@ -155,7 +154,7 @@ class World:
         return Supervisor(
             "r", policy.read(self.policy), self.mode, journal, self,
             launcher=self.launcher or ChildCommand(self.start), keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
-            clock=Clocks(self.wall, lambda: self.now), at=self.at,
+            clock=Clocks(self.wall, lambda: self.now),
             tell=lambda facts: self.told.append((self.now, facts())), silenced=self.silenced,
             alerts=self.ask_alerts,
         )  # fmt: skip

@@ -77,6 +77,7 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         self._batches = 0
         self._arrived: Iterator[None] = repeat(None)
         self._unwrap: list[Callable[[], None]] = []
+        self._saving: Any = None
 
     @contained
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -184,12 +185,21 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
             self._done(action, before, trainer)
             stop(action)
 
+        save = trainer.save_checkpoint
+
+        def saving(filepath: Any, *arguments: Any, **named: Any) -> Any:
+            self._saving = filepath
+            return save(filepath, *arguments, **named)
+
+        trainer.save_checkpoint = functools.wraps(save)(saving)
         profiler.start = functools.wraps(start)(begun)
         profiler.stop = functools.wraps(stop)(done)
 
         def unwrap() -> None:
             if profiler.start is begun:
                 del profiler.start, profiler.stop
+            if vars(trainer).get("save_checkpoint") is saving:
+                del trainer.save_checkpoint
 
         self._unwrap.append(unwrap)
 
@@ -231,10 +241,10 @@ class TachographCallback(*_BASES):  # type: ignore[misc]
         if phase == "data" and error is None:
             next(self._arrived)
         if phase == "checkpoint" and error is None:
-            folder = getattr(trainer.checkpoint_callback, "dirpath", None)
+            path = self._saving or getattr(trainer.checkpoint_callback, "dirpath", None)
             automatic = trainer.lightning_module.automatic_optimization
             step = trainer.global_step if automatic else self._loop.recorder.position()[0]
-            self._loop.recorder.checkpoint_saved(step, path=folder)
+            self._loop.recorder.checkpoint_saved(step, path=path)
 
 
 def _phase(action: str) -> PhaseName | None:

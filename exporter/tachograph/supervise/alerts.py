@@ -64,7 +64,7 @@ class ActiveAlerts:
         `wait` for an answer of now, a few seconds, and take no older one.
         """
         if self._asked is None or self._run != seen.name:
-            self._run, self._asked = seen.name, self._about(seen.name)
+            self._run, self._asked = seen.name, self._question(seen.name)
         began, known = self._clock(), KNOWN_SECONDS
         if wait:
             for _ in range(2):  # a question that is still open was asked before
@@ -75,19 +75,19 @@ class ActiveAlerts:
             self._asked.ask()
         if self._asked.answer is None or self._asked.age() > known:
             return None
-        found = (self._seen(alert, seen) for alert in self._asked.answer.content)
+        found = (self.about(alert, seen) for alert in self._asked.answer.content)
         return tuple(alert for alert in found if alert is not None)
 
-    def _about(self, run: str) -> AskedBeside[Sequence[FiredAlert]]:
+    def _question(self, run: str) -> AskedBeside[Sequence[FiredAlert]]:
         def ask() -> Sequence[FiredAlert]:
-            return self._alertmanager.ask("GET", _query(run), lambda said: _alerts(said, run), most=MOST_BYTES)
+            return self._alertmanager.ask("GET", _query(run), lambda said: read_alerts(said, run), most=MOST_BYTES)
 
         def on_error(error: str) -> None:
             self._say(f"{error}. What only its alerts say ({listed(OF_ALERTS)}) is not acted upon until it answers")
 
         return AskedBeside("alerts", ask, self._clock, on_error)
 
-    def _seen(self, alert: FiredAlert, seen: RunSeen) -> AlertSeen | None:
+    def about(self, alert: FiredAlert, seen: RunSeen) -> AlertSeen | None:
         """Return an alert with the ranks that it is about; None if it is about none of this run's ranks or nodes."""
         name, trigger = alert.labels["alertname"], kind_of(alert.labels["alertname"]).trigger
         rank, instance = alert.labels.get("rank", ""), alert.labels.get("instance", "")
@@ -125,7 +125,7 @@ def _query(run: str) -> str:
     return f"alerts?{urllib.parse.urlencode([*wanted.items(), *(('filter', one) for one in filters)])}"
 
 
-def _alerts(said: object, run: str) -> Sequence[FiredAlert]:
+def read_alerts(said: object, run: str) -> Sequence[FiredAlert]:
     """Return the alerts of an answer that count.
 
     Raise one of UNREADABLE for an answer of another form, AlertmanagerError for too many alerts.

@@ -248,7 +248,8 @@ def _launched(
         start = lambda environment: AttemptProcesses(command, environment, book.descriptor)  # noqa: E731
         return ChildCommand(start, restarter(command, os.environ)), FindingSource(address, names)
     job = SlurmJob(os.environ["SLURM_JOB_ID"], tuple(addresses), command, book.descriptor, given.spares)
-    return job, SeveralNodes(addresses, names, lambda: job.used)
+    sources = {node: FindingSource(address, names, node) for node, address in addresses.items()}
+    return job, SeveralNodes(sources, lambda: job.used)
 
 
 def state_folder(run: str) -> Path:
@@ -356,9 +357,17 @@ def _confirm(words: Sequence[str]) -> int:
         if os.geteuid() not in journal.owners(path):
             _say(f"not confirmed: {path} belongs to another user, who alone may confirm, with root")
             return 1
-        question = open_question(journal.read(path), given.id)
+        entries = journal.read(path)
+        question = open_question(entries, given.id)
         if question is None:
             _say(f"no question {given.id} waits in {path}: it is answered, withdrawn, or of another run")
+            return 1
+        owner = next((one for one in reversed(entries) if one["kind"] == SUPERVISOR), None)
+        if owner is not None and not journal.is_alive(owner):
+            _say(
+                f"not confirmed: the supervisor that asked, process {owner['pid']}, has ended, and the training with "
+                "it. Start it again: what is still wrong then is asked again"
+            )
             return 1
         folder = path.parent / CONFIRMATIONS
         folder.mkdir(mode=0o700, exist_ok=True)

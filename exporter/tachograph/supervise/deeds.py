@@ -21,10 +21,10 @@ Keep = Callable[[str, RunSeen], str]
 
 
 class Deeds:
-    """The side effects; `at` is called with a name before and after each, where tests end the process."""
+    """The side effects."""
 
-    def __init__(self, ledger: Ledger, keep: Keep, say: Callable[[str], None], at: Callable[[str], None]) -> None:
-        self._ledger, self._keep, self._say, self._at = ledger, keep, say, at
+    def __init__(self, ledger: Ledger, keep: Keep, say: Callable[[str], None]) -> None:
+        self._ledger, self._keep, self._say = ledger, keep, say
 
     def carry_out(
         self,
@@ -64,9 +64,7 @@ class Deeds:
         action = facts["action"]
         if not self._ledger.write(INTENT, id=number, **facts):
             return False
-        self._at(f"before {action}")
         text = do()
-        self._at(f"after {action}")
         ok = text != UNKILLABLE and not text.startswith(NOT_KEPT)
         self._ledger.write(OUTCOME, id=number, action=action, ok=ok, text=text)
         return True

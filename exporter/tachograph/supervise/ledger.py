@@ -16,6 +16,7 @@ from tachograph.supervise.journal import DECISION, FAULT, OUTCOME, RECOVERED, Jo
 from tachograph.supervise.memory import remember, take
 from tachograph.supervise.policy import LEAVE
 from tachograph.supervise.totals import HELD
+from tachograph.supervise.unfinished import QUESTION
 
 SHADOW, ASK, ACT = "shadow", "ask", "act"
 MODES = (SHADOW, ASK, ACT)
@@ -72,7 +73,7 @@ class Ledger:
 
     def withdraw(self, number: str, run: str, why: str) -> None:
         """Write and say that a question about a run waits no more."""
-        self.write(OUTCOME, id=number, action="ask", ok=False, text=f"withdrawn: {why}")
+        self.write(OUTCOME, id=number, action=QUESTION, ok=False, text=f"withdrawn: {why}")
         self._say(f"the question {number} about run {run} is withdrawn: {why}")
 
     def note_steps(self, first: int | None, step: int | None) -> None:

@@ -13,19 +13,20 @@ from typing import Any
 from tachograph.supervise.checkpoint_memory import CheckpointMemory
 from tachograph.supervise.journal import (
     ATTEMPT,
+    CHECKPOINT,
     DECISION,
     ENDED,
     INTENT,
-    OUTCOME,
     RECOVERED,
     STARTED,
     Entry,
 )
 from tachograph.supervise.node_memory import NodeMemory
 from tachograph.supervise.plan_memory import PlanMemory
-from tachograph.supervise.policy import EXCLUDE_NODE, LEAVE, RESTARTS, Budget
-from tachograph.supervise.totals import DECIDED, HELD, JournalTotals
+from tachograph.supervise.policy import EXCLUDE_NODE, RESTARTS, Budget
+from tachograph.supervise.totals import JournalTotals
 from tachograph.supervise.triggers import RunFinding
+from tachograph.supervise.unfinished import Unfinished
 
 FINISHED, EXTERNAL, FAILED, STOPPED, LOST = "finished", "external", "failed", "stopped", "lost"
 """How an attempt ended: well, by a person or a scheduler, by itself, by the policy, or with its supervisor."""
@@ -51,14 +52,11 @@ class RunMemory:
     failures: list[tuple[tuple[str, str, int | None], str]] = field(default_factory=list)
     """Signature and line of the failures after which the training was restarted."""
 
-    open: dict[str, Entry] = field(default_factory=dict)
-    """Intentions without an outcome, by decision and action."""
-
-    decided: Entry | None = None
-    """The decision to restart or to stop of which not even the intention is noted yet."""
-
     due: Entry | None = None
-    """The restart whose attempt has not been started yet."""
+    """The restart whose attempt has not been started yet, or ended from outside before it made a step."""
+
+    sent_back: Entry | None = None
+    """The last restart, until its attempt makes a step, or saves: before that the loop may not have gone back yet."""
 
     runs: bool = False
     """Whether an attempt began of whose end nothing is noted."""
@@ -66,6 +64,7 @@ class RunMemory:
     checkpoints: CheckpointMemory = field(default_factory=CheckpointMemory)
     plan: PlanMemory = field(default_factory=PlanMemory)
     nodes: NodeMemory = field(default_factory=NodeMemory)
+    unfinished: Unfinished = field(default_factory=Unfinished)
     recovering: tuple[float, int | None] | None = None
     """When the failure was found for which the training was restarted, and the furthest step before that; None once
     the training has made a step again."""
@@ -115,6 +114,7 @@ def take(memory: RunMemory, entry: Entry) -> None:
     memory.checkpoints.take(entry)
     memory.plan.take(entry)
     memory.totals.take(entry)
+    memory.unfinished.take(entry)
     kind = entry["kind"]
     if kind == ATTEMPT:
         memory.attempts += 1
@@ -122,32 +122,30 @@ def take(memory: RunMemory, entry: Entry) -> None:
         memory.runs = True
     elif kind == STARTED:
         memory.due = None
-    elif kind == INTENT:
-        memory.open[f"{entry['id']} {entry['action']}"] = entry
-        if memory.decided is not None and entry["action"] == memory.decided["action"]:
-            memory.decided = None
-        if entry["action"] in RESTARTS:
-            memory.spent.append((entry["time"], entry["trigger"], entry["action"], entry["cost"]))
-            memory.failures.append((_signature(entry["signature"]), entry["line"]))
-            memory.due = entry
-            if memory.recovering is None:
-                memory.recovering = entry.get("found", entry["time"]), memory.best_step
-    elif kind == OUTCOME:
-        memory.open.pop(f"{entry['id']} {entry['action']}", None)
+    elif kind == INTENT and entry["action"] in RESTARTS:
+        memory.spent.append((entry["time"], entry["trigger"], entry["action"], entry["cost"]))
+        memory.failures.append((_signature(entry["signature"]), entry["line"]))
+        memory.due = memory.sent_back = entry
+        if memory.recovering is None:
+            memory.recovering = entry.get("found", entry["time"]), memory.best_step
     elif kind == RECOVERED:
-        memory.recovering = None
+        memory.recovering = memory.sent_back = None
+    elif kind == CHECKPOINT and memory.sent_back is not None:
+        back = memory.sent_back["resume_step"]
+        if back is None or entry["checkpoint"] > back:
+            memory.sent_back = None
     elif kind in (ENDED, DECISION):
         step = entry.get("step")
         if step is not None:
             memory.best_step = step if memory.best_step is None else max(memory.best_step, step)
-        if kind == DECISION and entry["outcome"] in (DECIDED, HELD):
-            memory.decided = entry if entry["action"] != LEAVE else None
         if kind == ENDED:
             _end(memory, entry["how"])
 
 
 def _end(memory: RunMemory, how: str) -> None:
-    memory.runs, memory.decided = False, None
+    memory.runs = False
+    if how in (LOST, EXTERNAL) and memory.due is None:
+        memory.due = memory.sent_back
     if how in (EXTERNAL, STOPPED):
         memory.recovering = None
     if how == FINISHED:

@@ -88,18 +88,18 @@ class Permission:
                 f"{situation.finding.text} Confirm “{words(decision.action)}” ({decision.why}) with: "
                 f"tachograph supervise confirm {pending.number} --state {folder.absolute()}"
             )
-        answer = folder / CONFIRMATIONS / pending.number
         deadline = self._now() + wait
-        while not self._is_confirmed(answer):
+        while not is_confirmed(folder, pending.number):
             self._beat()
             if self._now() >= deadline or self._signals.came_within(WAIT_SECONDS):
                 return False
         return True
 
-    def _is_confirmed(self, answer: Path) -> bool:
-        """Return whether a confirmation is there: a file of root's or of the journal's owner, in whosever folder."""
-        try:
-            found = answer.lstat()
-            return stat.S_ISREG(found.st_mode) and found.st_uid in owners(self._ledger.folder / NAME)
-        except OSError:
-            return False
+
+def is_confirmed(folder: Path, number: str) -> bool:
+    """Return whether the answer to a question is there: a file of root's or of the journal's owner, in its folder."""
+    try:
+        found = (folder / CONFIRMATIONS / number).lstat()
+        return stat.S_ISREG(found.st_mode) and found.st_uid in owners(folder / NAME)
+    except OSError:
+        return False

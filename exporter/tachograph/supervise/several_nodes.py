@@ -18,9 +18,9 @@ from tachograph.supervise.run_seen import CheckpointSeen, NotThere, RankSeen, Ru
 class SeveralNodes:
     """The exporters of all nodes that an attempt may run on, asked at the same time."""
 
-    def __init__(self, addresses: Mapping[str, str], names: Sequence[str], used: Callable[[], Collection[str]]) -> None:
+    def __init__(self, sources: Mapping[str, FindingSource], used: Callable[[], Collection[str]]) -> None:
         """`used` returns the nodes of the attempt that runs: what others show is of an earlier one."""
-        self._sources = {node: FindingSource(address, names, node) for node, address in addresses.items()}
+        self._sources = sources
         self._used = used
 
     def begin(self) -> None:

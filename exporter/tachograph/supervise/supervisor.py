@@ -59,10 +59,7 @@ STATUS_STOPPED = 3
 
 
 class Supervisor:
-    """Supervises one run until its command ends for good.
-
-    `at` is called with a name before and after each side effect; tests end the process there.
-    """
+    """Supervises one run until its command ends for good."""
 
     def __init__(
         self,
@@ -80,11 +77,10 @@ class Supervisor:
         tell: Callable[[Callable[[], Facts]], None] = lambda _: None,
         silenced: Silenced = never_silenced,
         alerts: Alerts = no_alerts,
-        at: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tell = tell
         self._run, self._policy = run, policy
-        self._launcher, self._say, self._at = launcher, say, at
+        self._launcher, self._say = launcher, say
         self._clock = clock or Clocks()
         self._ends = EndSignals(signals)
         self._ledger = Ledger(journal, mode, say, self._clock.now)
@@ -92,7 +88,7 @@ class Supervisor:
         self._observer = RunObserver(
             source, self._clock, KnownCheckpoints(self._ledger), launcher, silenced=silenced, alerts=alerts, say=say
         )
-        self._deeds = Deeds(self._ledger, keep, say, at)
+        self._deeds = Deeds(self._ledger, keep, say)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._obedience = PlanObedience(AttemptPlan(run, 0))
         self._pending = CurrentFinding(self._ledger, self._clock.monotonic, run)
@@ -104,13 +100,9 @@ class Supervisor:
 
         `command` is what the journal has of it.
         """
-        stopped = take_over(self._ledger, self._say)
+        stopped = take_over(self._run, self._ledger, self._say)
         self._hindsight.catch_up()
         if stopped:
-            self._say(
-                f"run {self._run} was being stopped by policy when its last supervisor ended: the training has ended "
-                "with it, and is not started. To start it all the same, give the command again"
-            )
             return STATUS_STOPPED
         self._ledger.write(SUPERVISOR, run=self._run, mode=self._ledger.mode, command=command, **identity())
         while True:
@@ -160,9 +152,7 @@ class Supervisor:
         if outlook.where == QUEUED_AGAIN and self._memory.nodes.is_queued:
             why = f"{why}, though it was queued again for that"
         elif outlook.where == QUEUED_AGAIN and self._ledger.write(QUEUED, why=why, left_out=sorted(left_out)):
-            self._at("before requeue")
             fault = self._launcher.queue_again(left_out)
-            self._at("after requeue")
             if not fault:
                 self._say(f"the next attempt of run {self._run} begins once its job, queued again, has nodes, as {why}")
                 return -self._ends.told[0] if self._ends.came_within(QUEUED_SECONDS) else STATUS_STOPPED
@@ -192,9 +182,7 @@ class Supervisor:
         )  # fmt: skip
         self._observer.begin(memory.best_step)
         self._obedience = PlanObedience(plan)
-        self._at("before start")
         training = self._launcher.start(plan.environment(self._ledger.folder), self._left_out())
-        self._at("after start")
         self._ledger.write(STARTED, attempt=plan.attempt)
         if plan.action:
             to = "" if plan.step is None else f", from the checkpoint of step {count(plan.step)}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from tachograph_lab.replay.alertmanager_config import Configuration, Route
+from tachograph_lab.replay.alertmanager_config import Configuration, Inhibition, Route
 from tachograph_lab.replay.matchers import all_hold
 from tachograph_lab.replay.verdict import FIRING, RESOLVED, ReceivedAlert
 
@@ -76,6 +76,27 @@ class _Entry:
 
 _DELIVER, _FLUSH, _MAINTAIN = 0, 1, 2
 """At the same moment, alerts are delivered before groups are flushed."""
+
+
+def active(firings: Sequence[Firing], configuration: Configuration, now: float) -> list[Firing]:
+    """Return what Alertmanager answers at a second to whoever asks for active alerts: without what is inhibited."""
+    firing = [one for one in firings if one.start <= now and (one.end is None or now < one.end)]
+    rules = configuration.inhibitions
+    return [
+        one
+        for one in firing
+        if not any(_inhibits(rule, source.labels, one.labels) for rule in rules for source in firing)
+    ]
+
+
+def _inhibits(rule: Inhibition, source: Mapping[str, str], target: Mapping[str, str]) -> bool:
+    """Return whether one alert inhibits another; of two that each match both sides neither does."""
+    return (
+        all_hold(rule.target, target)
+        and all_hold(rule.source, source)
+        and rule.equal_values(source) == rule.equal_values(target)
+        and not (all_hold(rule.source, target) and all_hold(rule.target, source))
+    )
 
 
 class AlertmanagerModel:

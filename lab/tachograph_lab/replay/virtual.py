@@ -24,6 +24,9 @@ from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
 from tachograph_lab.scenario.faults import NodeDown, PrometheusAway, PrometheusRestart, ScrapeBlocked, SlowLoader
 
+CONFIGURATION = root() / "alertmanager/alertmanager.yml"
+"""The shipped configuration of Alertmanager."""
+
 EPOCH = 1_767_607_200.0
 """The time of second 0 for Alertmanager's time intervals: Monday 2026-01-05, 10:00 UTC, in working hours."""
 
@@ -118,18 +121,26 @@ def replay(pack: Sequence[Scenario], suite: str) -> list[ReplayVerdict]:
 
     A failing rule is an error of every verdict. Raises BinariesUnavailable.
     """
-    rules = shipped()
-    parts = {f"c{number}x-": record(one, rules.words) for number, one in enumerate(pack)}
     try:
-        firings = _firings(_Cluster(parts), rules, pack[0], suite)
+        fired = firings_of(pack, suite)
     except EvaluationError as error:
         return [judge(scenario, (), error.lines) for scenario in pack]
-    routes = alertmanager_config.read(root() / "alertmanager/alertmanager.yml")
-    verdicts = []
-    for scenario, (prefix, recording) in zip(pack, parts.items(), strict=True):
-        own = of_part(firings, prefix, recording.seconds)
-        verdicts.append(judge(scenario, AlertmanagerModel(routes, EPOCH).notifications(own, recording.seconds)))
-    return verdicts
+    routes = alertmanager_config.read(CONFIGURATION)
+    return [
+        judge(scenario, AlertmanagerModel(routes, EPOCH).notifications(own, seconds))
+        for scenario, (own, seconds) in zip(pack, fired, strict=True)
+    ]
+
+
+def firings_of(pack: Sequence[Scenario], suite: str) -> list[tuple[list[Firing], float]]:
+    """Return what fires in each scenario of a pack, and how many seconds of it were recorded.
+
+    Raises EvaluationError where a rule fails, and BinariesUnavailable.
+    """
+    rules = shipped()
+    parts = {f"c{number}x-": record(one, rules.words) for number, one in enumerate(pack)}
+    firings = _firings(_Cluster(parts), rules, pack[0], suite)
+    return [(of_part(firings, prefix, one.seconds), one.seconds) for prefix, one in parts.items()]
 
 
 def _firings(cluster: _Cluster, rules: ShippedRules, scenario: Scenario, suite: str) -> list[Firing]:
