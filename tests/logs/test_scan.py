@@ -141,7 +141,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading()
     text = "".join(f"[rank{rank}]: RuntimeError: Broken pipe\n" for rank in range(9))
     read_stream("log", [text.encode()], Context(1, NOW), reading, lambda _: None)
-    assert (len(reading.found), reading.lost) == (5, 4)
+    assert (sum(one.count for one in reading.kinds.lines.values()), reading.lost) == (5, 4)
 
 
 def test_ranks_and_cards_by_the_lines_of_nccl() -> None:
@@ -204,8 +204,9 @@ def test_many_small_files_are_read_by_several_processes(tmp_path: Path, monkeypa
     assert [len(batch) for batch in reading_module.batches(parts)] == [64, 64, 64, 64, 44]
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     read(parts, shared := Reading(), lambda _: None)
-    assert shared.found == alone.found
-    assert len({one.file for one in shared.found}) == 300
+    (here,), (there,) = alone.kinds.lines.values(), shared.kinds.lines.values()
+    assert there.first == here.first
+    assert there.ranks(shared.names) == here.ranks(alone.names) == set(range(300))
 
 
 def read_file(path: Path) -> Reading:
