@@ -75,7 +75,7 @@ def files(paths: Sequence[str], problems: list[Unread]) -> Iterator[tuple[Path, 
             if not path.is_dir():
                 yield path, True
                 continue
-            real = {one: os.path.realpath(one) for one in _walk(path, problems)}
+            real = dict(_walk(path, os.path.realpath(path), problems))
         except OSError as error:
             problems.append(Unread(given, error.strerror or type(error).__name__))
             continue
@@ -87,19 +87,24 @@ def files(paths: Sequence[str], problems: list[Unread]) -> Iterator[tuple[Path, 
             yield one, False
 
 
-def _walk(folder: Path, problems: list[Unread]) -> Iterator[Path]:
+def _walk(folder: Path, real: str, problems: list[Unread]) -> Iterator[tuple[Path, str]]:
+    """Yield the files of a folder, each with its path without links; `real`: that of the folder."""
     try:
-        entries = sorted(folder.iterdir())
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
     except OSError as error:
         problems.append(Unread(str(folder), error.strerror or type(error).__name__))
         return
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _walk(entry, problems)
+        path = folder / entry.name
+        if entry.is_symlink():
+            yield path, os.path.realpath(path)
+        elif entry.is_dir():
+            yield from _walk(path, f"{real}/{entry.name}", problems)
         else:
-            yield entry
+            yield path, f"{real}/{entry.name}"
 
 
 def plan(paths: Sequence[str], problems: list[Unread]) -> list[FilePart]:
