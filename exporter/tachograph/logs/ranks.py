@@ -77,6 +77,7 @@ class RankNames:
         self._pairs: dict[tuple[str, int], int | None] = {}
         self._locals: dict[int, set[int]] = {}
         self._by_file: dict[int, tuple[Context, tuple[int, ...]]] = {}
+        self._of_node: dict[str, bool] = {}
         self._nodes: set[str] = set()
         self._agreed: dict[str, bool] = {}
         self._highest: tuple[int, int] | None = None
@@ -93,6 +94,9 @@ class RankNames:
         self._agreed, self._highest = {}, None
         _, before = self._by_file.get(context.file, (context, ()))
         self._by_file[context.file] = context, tuple(ranks.union(before))
+        if context.guess and nodes:
+            alike = self._of_node.get(context.guess, True)
+            self._of_node[context.guess] = alike and all(name.endswith(str(context.rank)) for name in nodes)
         if context.local_rank is not None and len(ranks) == 1:
             pairs = {(context.node, context.local_rank): next(iter(ranks)), **pairs}
         for (node, local), rank in pairs.items():
@@ -125,12 +129,13 @@ class RankNames:
         return local if self._one_node(local) else None
 
     def _of_file(self, context: Context) -> int | None:
-        """Return the rank that a file's name says, unless lines of such files say that the number is none."""
+        """Return the rank that a file's name says, unless lines of such files say that the number is none, or a node's."""
         if context.rank is None or not context.guess:
             return context.rank
         if not self._agreed:
             for one, ranks in self._by_file.values():
-                self._agreed[one.guess] = self._agreed.get(one.guess, True) and ranks in ((), (one.rank,))
+                known = self._agreed.get(one.guess, not self._of_node.get(one.guess, False))
+                self._agreed[one.guess] = known and ranks in ((), (one.rank,))
         return context.rank if self._agreed[context.guess] else None
 
     def _one_node(self, local: int) -> bool:

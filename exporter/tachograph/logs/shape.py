@@ -44,6 +44,7 @@ _CLOSING = re.compile(r"[\])>}|:, -]*")
 _SEPARATORS = tuple((form, re.compile(_NAME + form)) for form in (r" *\| ?", r":(?: |$)", r"> ?", r"\s+"))
 _DIGIT = re.compile(r"\d")
 _WORDS = re.compile(r"\w+")
+_BLANKS = re.compile(r" +")
 _NO_NAME = re.compile(
     r"(?:rank|step|iter\w*|epoch|batch|trace|debug|info|notice|warn\w*|error|critical|fatal)[\d_-]*$|[IWEF]\d{3,4}$|\w*(?:Error|Exception)\d*$",
     re.IGNORECASE,
@@ -129,11 +130,12 @@ def _prefix(sample: Sequence[str], shape: LineShape, until: float) -> re.Pattern
     for line, text in zip(sample, texts, strict=True):
         if text and not line.startswith("{") and (rank := _RANK.search(text, 0, 160)):
             behind = _CLOSING.match(text, rank.end())
-            forms[_WORDS.sub("w", text[: rank.start()]), behind[0] if behind else ""] += 1
+            forms[_BLANKS.sub(" ", _WORDS.sub("w", text[: rank.start()])), behind[0] if behind else ""] += 1
     (form, closing), count = next(iter(forms.most_common(1)), (("", ""), 0))
     if count < max(3, _MOST * len(sample)):
         return _inner([text for text in texts[:_FEW] if text])
-    return re.compile(r"\w+".join(map(re.escape, form.split("w"))) + r"\w*?[ _:=#-]{0,2}\d{1,6}" + re.escape(closing))
+    words = r"\w+".join(map(re.escape, form.split("w"))).replace(r"\ ", " +")  # levels are padded
+    return re.compile(words + r"\w*?[ _:=#-]{0,2}\d{1,6}" + re.escape(closing))
 
 
 def _without_rank(sample: Sequence[str], shape: LineShape, until: float) -> list[str]:

@@ -106,8 +106,8 @@ def _perhaps_before(one: LogFinding, first: LogFinding, clocks: StepClocks) -> b
 
 
 def _told_who(root: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
-    """Return a cause that is confirmed from outside with the one rank that itself says something of its kind."""
-    if root.rank is not None or root.weight != Weight.CONFIRMED:
+    """Return a cause that others say, not a program, with the one rank of which something of its kind is said."""
+    if root.rank is not None or root.by == "program":
         return root
     alike = [one for one in findings if one.category == root.category and one.weight < Weight.CASCADE]
     ranks = {rank for one in alike for rank in one.ranks}
