@@ -1,4 +1,4 @@
-"""What was found, by kind: of whom all lines of a kind are, and the first ones themselves, in bounded memory."""
+"""The lines that were found, by kind: of whom all lines of a kind are, and the first ones themselves, in bounded memory."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Found(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """What says of whom it is."""
+        """The file and the names that say of whom it is."""
         return Place(self.number, self.key.node, self.key.rank, self.sighting.local_rank, self.sighting.pid)
 
 
-class Kind(NamedTuple):
+class LineKind(NamedTuple):
     """An attempt, a row of the table, and the wording of a general row's lines. `passed`: they are no causes."""
 
     attempt: int
@@ -100,7 +100,7 @@ class Kinds:
     """All that was found, by kind, in the order in which it was read."""
 
     def __init__(self) -> None:
-        self.lines: dict[Kind, Lines] = {}
+        self.lines: dict[LineKind, Lines] = {}
         self._wordings: set[str] = set()
 
     def add(self, found: Found) -> None:
@@ -111,7 +111,7 @@ class Kinds:
                 self._wordings.add(wording)
             else:
                 wording = ""
-        kind = Kind(found.key.attempt or 0, found.key.row, wording, bool(passed(found)))
+        kind = LineKind(found.key.attempt or 0, found.key.row, wording, bool(passed(found)))
         self.lines.setdefault(kind, Lines()).add(found)
 
 

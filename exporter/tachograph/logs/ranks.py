@@ -19,7 +19,7 @@ _ALIKE, _FEW = 3, 7
 
 
 class Place(NamedTuple):
-    """What says of whom a line is: the number of its file, and what the line itself names."""
+    """The number of a line's file and the names in it, which say of whom it is."""
 
     file: int
     node: str = ""
