@@ -85,6 +85,53 @@ HEALTHY = [
     "torch._dynamo hit config.recompile_limit (8)\nWARNING: error: cannot use fused kernel\n" + steps(0, 30),
     steps(0, 30) + "Saving checkpoint failed: OSError: [Errno 5] Input/output error\nretry succeeded\n" + steps(30, 60),
     "httpx.ConnectError: [Errno 111] Connection refused\n" + steps(0, 5, "2026-11-20 10:0{n}:00 | epoch {n} done"),
+    "[h264 @ 0x562e0e0b0d00] mmco: unref short failure\n[h264 @ 0x562e0e0b0d00] error while decoding MB 30 0, bytestream 26548\n"
+    + steps(0, 30),
+    steps(0, 10)
+    + "[2026-11-20 10:00:54.2: W horovod/common/stall_inspector.cc:105] One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.\nStalled ranks:\n0: [grad_1, grad_2]\n"
+    + steps(10, 40),
+    "(raylet) WARNING: 64 PYTHON worker processes have been started on node: 273a with address: 10.0.0.7. This could be a result of using a large number of actors\n"
+    + steps(0, 30, "(TrainWorker pid=77) step {n} loss 2.1"),
+    "[drm] amdgpu kernel modesetting enabled.\namdgpu: Virtual CRAT table created for CPU\namdgpu 0000:c1:00.0: amdgpu: RAS: optional ras ta ucode is not available\namdgpu 0000:c1:00.0: amdgpu: SMU is initialized successfully!\namdgpu 0000:c1:00.0: amdgpu: ring sdma0 uses VM inv eng 0 on hub 8\n",
+    "MIOpen(HIP): Warning [SQLiteBase] Unable to read system database file:/opt/rocm/miopen/share/miopen/db/gfx900_64.kdb Performance may degrade\n"
+    + steps(0, 30),
+    "[W VariableFallbackKernel.cpp:51] Warning: CAUTION: The operator 'aten::isin' is not currently supported on the NPU backend and will fall back to run on the CPU. This may have performance implications. (function npu_cpu_fallback)\n"
+    + steps(0, 30),
+    steps(0, 10)
+    + "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1\nInvalidate trace cache @ step 10: expected module 2, but got module 271\n"
+    + steps(10, 40),
+    steps(0, 40, "Iter {n}: Train loss 1.3, LR 4.5e-07, grad_norm 4.2, skipped 0")
+    + "Iter 40: SKIPPED non-finite batch (loss 1.23, norm nan) -- weights untouched\n"
+    + steps(41, 50, "Iter {n}: Train loss 1.3, LR 4.5e-07, grad_norm 4.2, skipped 1"),
+    "slurmstepd: error: couldn't chdir to `/home/u/burst-buffer': No such file or directory: going to /tmp instead\n"
+    + steps(0, 30),
+    "INFO:2026-11-20 10:00:00,865:jax._src.xla_bridge:925: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so: libtpu.so: cannot open shared object file: No such file or directory\n"
+    + steps(0, 30),
+    "EDAC MC1: 1 CE memory scrubbing error on CPU_SrcID#1_Ha#0_Chan#0_DIMM#0\nmlx5_core 0000:13:00.0: mlx5_pcie_event:297:(pid 11): PCIe slot power capability was not advertised.\npcieport 0000:15:01.0: AER: Corrected error received: 0000:15:01.0\nmlx5_core 0000:63:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)\n",
+    "2026-11-20 10:00:17.2: W tensorflow/core/common_runtime/device/device_host_allocator.h:46] could not allocate pinned host memory of size: 34359738368\n"
+    + steps(0, 30),
+    "error request failed with status 429 when executing http request <Request method=POST url=https://storage.googleapis.com/x>, sleeping for 0.8 seconds before retrying\n"
+    + steps(0, 30),
+    "n1:77:78 [0] NCCL INFO NET/IB : No device found.\nn1:77:78 [0] NCCL INFO NET/OFI No NIC info for dev 0\nn1:77:78 [0] NCCL INFO TUNER/Plugin: Failed to find ncclTunerPlugin_v3 symbol.\n"
+    + steps(0, 30),
+    "/w/sft.py:247: UserWarning: You passed a tokenizer with `padding_side` not equal to `right` to the SFTTrainer. This might lead to some unexpected behaviour due to overflow issues when training a model in half-precision.\n"
+    + steps(0, 30),
+    "/w/wds.py:12: UserWarning: UnicodeDecodeError(\"'utf-8' codec can't decode byte 0x92 in position 2: invalid start byte\")\n"
+    + steps(0, 30),
+    "Error while fetching `HF_TOKEN` secret value from your vault: Requesting secret HF_TOKEN timed out. Secrets can only be fetched when running from the Colab UI.\n"
+    + steps(0, 30),
+    "Warning: no access to tty (Bad file descriptor).\nThus no job control in this shell.\n"
+    + steps(0, 3)
+    + "training finished\n",
+    "[W NNPACK.cpp:53] Could not initialize NNPACK! Reason: Unsupported hardware.\n[W CudaIPCTypes.cpp:15] Producer process has been terminated before all shared CUDA tensors released. See Note [Sharing CUDA tensors]\n"
+    + steps(0, 30),
+    steps(0, 10)
+    + "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/x/commit/main\nRetrying in 1s [Retry 1/5].\n"
+    + steps(10, 40),
+    steps(0, 10)
+    + "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\nrestarting the reward worker (attempt 1/3)\n"
+    + steps(10, 40),
+    "trainer.service: Main process exited, code=exited, status=0/SUCCESS\ntrainer.service: Deactivated successfully.\n",
 ]
 
 

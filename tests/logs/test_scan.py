@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.logs import kinds, scan, sightings, sources
 from tachograph.logs import reading as reading_module
-from tachograph.logs import scan, sightings, sources
 from tachograph.logs.line import LineShape, parse
 from tachograph.logs.reading import Reading, read, read_stream
 from tachograph.logs.record import LogRecord
@@ -141,7 +141,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading()
     text = "".join(f"[rank{rank}]: RuntimeError: Broken pipe\n" for rank in range(9))
     read_stream("log", [text.encode()], Context(1, NOW), reading, lambda _: None)
-    assert (len(reading.found), reading.lost) == (5, 4)
+    assert (sum(one.count for one in reading.kinds.lines.values()), reading.lost) == (5, 4)
 
 
 def test_ranks_and_cards_by_the_lines_of_nccl() -> None:
@@ -204,8 +204,30 @@ def test_many_small_files_are_read_by_several_processes(tmp_path: Path, monkeypa
     assert [len(batch) for batch in reading_module.batches(parts)] == [64, 64, 64, 64, 44]
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     read(parts, shared := Reading(), lambda _: None)
-    assert shared.found == alone.found
-    assert len({one.file for one in shared.found}) == 300
+    (here,), (there,) = alone.kinds.lines.values(), shared.kinds.lines.values()
+    assert there.first == here.first
+    assert there.ranks(shared.names) == here.ranks(alone.names) == set(range(300))
+
+
+def test_the_lines_of_a_kind_share_one_record(tmp_path: Path) -> None:
+    """However many files they are in, those that came first alone are kept; of whom the others are is known."""
+    for rank in range(300):
+        text = f"2026-11-26 03:{59 - rank // 60:02}:{59 - rank % 60:02} step 1\n{rank}: RuntimeError: Broken pipe\n"
+        (tmp_path / f"rank-{rank}.log").write_text(text, encoding="utf-8")
+    read(plan([str(tmp_path)], []), reading := Reading(), lambda _: None)
+    (lines,) = reading.kinds.lines.values()
+    assert [one.file for one in lines.first] == [str(tmp_path / f"rank-{rank}.log") for rank in range(299, 235, -1)]
+    assert (lines.count, lines.ranks(reading.names)) == (300, set(range(300)))
+    (finding,) = conclude(reading).findings
+    assert (finding.rank, finding.count, finding.ranks) == (299, 300, list(range(300)))
+
+
+def test_further_wordings_of_a_row_are_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a log whose every failure is worded differently is bounded, too; all are counted."""
+    monkeypatch.setattr(kinds, "MOST_WORDINGS", 3)
+    text = "".join(f"[rank{rank}]: ValueError: {'o' * rank}dd\n" for rank in range(9))
+    read_stream("log", [text.encode()], Context(1, NOW), reading := Reading(), lambda _: None)
+    assert [lines.count for lines in reading.kinds.lines.values()] == [1, 1, 1, 6]
 
 
 def read_file(path: Path) -> Reading:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import NamedTuple
 
+from tachograph.logs import shape
 from tachograph.logs.line import LineShape
-from tachograph.logs.progress import step_label
+from tachograph.logs.progress import step_label, step_lines
 from tachograph.logs.record import read
+from tachograph.logs.sightings import Context
 
 FEWEST = 3
 """Steps that two logs must have in common."""
 AGREEING = 5.0
 """Seconds within which the differences of such steps must lie: else they are of two attempts, or printed late."""
+MOST_STEPS = 12
+"""Lines that report steps which are read of a log."""
 FARTHEST = 900.0
 """Seconds; a larger difference is none of clocks."""
 
@@ -31,16 +35,15 @@ class StepLines(NamedTuple):
 
 
 class StepClocks:
-    """The times of steps in each file; lines are read when they are asked for."""
+    """The times of steps in each file, whose lines are read when they are asked for."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, list[StepLines]] = {}
+        self._lines: dict[int, list[Callable[[], StepLines]]] = {}
         self._times: dict[int, dict[str, dict[bytes, float]]] = {}
 
-    def add(self, file: int, steps: StepLines) -> None:
-        """Note lines of a file that report steps."""
-        if steps.lines:
-            self._lines.setdefault(file, []).append(steps)
+    def add(self, file: int, steps: Callable[[], StepLines]) -> None:
+        """Note how to get the lines of a file that report steps."""
+        self._lines.setdefault(file, []).append(steps)
 
     def apart(self, one: Source, other: Source) -> float | None:
         """Return by how many seconds the clock of `one` is ahead of the other's; None if no steps say it."""
@@ -55,8 +58,15 @@ class StepClocks:
     def _of(self, source: Source) -> dict[bytes, float]:
         file, node = source
         if file not in self._times:
-            self._times[file] = _read(self._lines.get(file, ()))
+            self._times[file] = _read(steps() for steps in self._lines.get(file, ()))
         return self._times[file].get(node, {})
+
+
+def steps_in(block: bytes, context: Context) -> StepLines:
+    """Return lines that report steps in the beginning of a log."""
+    first, later = shape.samples(block)
+    steps = tuple(step_lines(block, block.lower(), MOST_STEPS))
+    return StepLines(steps, shape.learn(first, context.written, later), context.written, context.node)
 
 
 def _read(parts: Iterable[StepLines]) -> dict[str, dict[bytes, float]]:

@@ -13,12 +13,13 @@ from typing import Any
 from tachograph import duration
 from tachograph.command_line import CommandParser, versioned_json
 from tachograph.logs import text
+from tachograph.logs.findings import LogFinding
 from tachograph.logs.reading import Progress, Reading, read, read_stream
 from tachograph.logs.remote import RemoteError, journal, loki
 from tachograph.logs.scan import prepare
 from tachograph.logs.sightings import Context
 from tachograph.logs.sources import Unread, plan, refused, standard_input, whole_lines
-from tachograph.logs.verdict import LogFinding, LogVerdict, conclude
+from tachograph.logs.verdict import LogVerdict, conclude
 from tachograph.printable import printable
 from tachograph.server_address import server_url
 from tachograph.signatures.table import table

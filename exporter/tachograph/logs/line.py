@@ -102,10 +102,22 @@ _NODE_LIKE = re.compile(
 _ABOUT = re.compile(
     r"\brank +: +(?P<rank>\d{1,6}) \(local_rank|\bRANK (?P<dead>\d{1,6}) PID \d+ RUNNING AT (?P<at>[\w.-]+)"
     r"|srun: error: (?P<host>[\w.-]+): (?:task (?P<task>\d{1,6}): )?"
+    r"|process rank (?P<noticed>\d{1,6}) with PID \d+ on node (?P<its>[\w.-]+)"
     r"|\bhost +: +(?P<on>[\w.-]+)|\bon node (?P<node>[\w.-]+)| ON (?P<job>[\w.-]+) CANCELLED"
+    r"|\b[Nn]ode failure on (?P<failed>[\w.-]+)|(?<![\w/])(?:pod|node)/(?P<pod>[\w.-]+)"
 )
-_ABOUT_WORDS = ("(local_rank", " RUNNING AT ", "srun: ", "host ", "on node ", " CANCELLED")
-"""Of whom the summaries of torchrun and MPICH, and the scheduler, speak."""
+_ABOUT_WORDS = (
+    "(local_rank",
+    " RUNNING AT ",
+    "srun: ",
+    "host ",
+    "on node ",
+    " CANCELLED",
+    "failure on ",
+    "pod/",
+    "node/",
+)
+"""Of whom the summaries of torchrun, MPICH and Open MPI, and the scheduler, speak."""
 
 
 @lru_cache(64)  # the first lines of a file are read several times: for its shape, its ranks, its times and itself
@@ -266,10 +278,13 @@ class _Facts:
         """Return the line; those who speak of another process name its rank and node in the text."""
         about = _ABOUT.search(text, 0, 400) if any(word in text for word in _ABOUT_WORDS) else None
         rank = self.rank
-        if about and (number := about["rank"] or about["dead"] or about["task"]):
+        if about and (number := about["rank"] or about["dead"] or about["task"] or about["noticed"]):
             rank = int(number)
         if about is not None and about["rank"] is None:
-            self.node = next((name for name in about.group("at", "host", "on", "node", "job") if name), self.node)
+            self.node = next(
+                (name for name in about.group("at", "host", "its", "on", "node", "job", "failed", "pod") if name),
+                self.node,
+            )
         local = self._local
         if rank is None and local is None and "ocal" in text and (inside := _LOCAL.search(text, 0, 400)):
             local = int(inside[1])

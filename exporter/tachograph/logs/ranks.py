@@ -5,14 +5,27 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from tachograph.logs.line import LogLine
 from tachograph.logs.nccl import NcclFacts
-from tachograph.logs.sightings import Context, Key, Sighting
+from tachograph.logs.sightings import Context
 
 _MAY_BE_RANK = re.compile(r"rank|[\[(<{|]|^\s*\w+:", re.IGNORECASE)
+_RANK_FIRST = re.compile(r"\W?rank\W{0,2}(\d{1,6})\W", re.IGNORECASE)
+"""A rank that a line begins with."""
 _ALIKE, _FEW = 3, 7
 """Lines in a row that name nobody new, after which one in so many is read."""
+
+
+class Place(NamedTuple):
+    """The number of a line's file and the names in it, which say of whom it is."""
+
+    file: int
+    node: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
 
 
 class NamedRanks:
@@ -25,11 +38,22 @@ class NamedRanks:
         self.nodes: set[str] = {node} if node else set()
 
     def sample(self, lines: Sequence[str], parsed: Callable[[str], LogLine]) -> None:
-        """Note of whom some lines are; where several in a row name nobody new, a few of the rest are read."""
-        known = same = 0
-        for number, line in enumerate(line for line in lines if _MAY_BE_RANK.search(line)):
-            if same < _ALIKE or number % _FEW == 0:
-                self.note(parsed(line))
+        """Note of whom some lines are; where several in a row name nobody new, a few of the rest are read.
+
+        A line that begins with the same words for its rank as one before it says nothing new.
+        """
+        known = same = number = 0
+        begins: tuple[str, ...] = ()
+        for line in lines:
+            if line.startswith(begins) or not _MAY_BE_RANK.search(line):
+                continue
+            number += 1
+            if same < _ALIKE or number % _FEW == 1:
+                found = parsed(line)
+                self.note(found)
+                words = _RANK_FIRST.match(line)
+                if words and found.rank == int(words[1]):
+                    begins = (*begins, words[0])
                 named = len(self.ranks) + len(self.within) + len(self.pairs) + len(self.nodes)
                 same, known = (same + 1, known) if named == known else (0, named)
 
@@ -52,7 +76,8 @@ class RankNames:
         self.nccl = NcclFacts()
         self._pairs: dict[tuple[str, int], int | None] = {}
         self._locals: dict[int, set[int]] = {}
-        self._by_file: dict[int, tuple[Context, frozenset[int]]] = {}
+        self._by_file: dict[int, tuple[Context, tuple[int, ...]]] = {}
+        self._of_node: dict[str, bool] = {}
         self._nodes: set[str] = set()
         self._agreed: dict[str, bool] = {}
         self._highest: tuple[int, int] | None = None
@@ -67,12 +92,15 @@ class RankNames:
     ) -> None:
         """Note what a stream says: its ranks, those of local ones that are known, its local ranks, its nodes."""
         self._agreed, self._highest = {}, None
-        _, before = self._by_file.get(context.file, (context, frozenset()))
-        self._by_file[context.file] = context, before | ranks
+        _, before = self._by_file.get(context.file, (context, ()))
+        self._by_file[context.file] = context, tuple(ranks.union(before))
+        if context.guess and nodes:
+            alike = self._of_node.get(context.guess, True)
+            self._of_node[context.guess] = alike and all(name.endswith(str(context.rank)) for name in nodes)
         if context.local_rank is not None and len(ranks) == 1:
             pairs = {(context.node, context.local_rank): next(iter(ranks)), **pairs}
         for (node, local), rank in pairs.items():
-            who = _place(node, context.file), local
+            who = _counted_in(node, context.file), local
             self._pairs[who] = rank if self._pairs.get(who, rank) == rank else None
         if within:
             self._locals.setdefault(context.file, set()).update(within)
@@ -83,30 +111,31 @@ class RankNames:
         named = {rank for context, _ in self._by_file.values() if (rank := self._of_file(context)) is not None}
         return named.union(*(ranks for _, ranks in self._by_file.values()))
 
-    def rank(self, key: Key, sighting: Sighting, file: int) -> int | None:
-        """Return the rank of a line in a file; None if it is not known for certain."""
-        if key.rank is not None:
-            return key.rank
-        if (rank := self.nccl.rank_of(key.node, sighting.pid)) is not None:
+    def rank(self, place: Place) -> int | None:
+        """Return the rank of a line; None if it is not known for certain."""
+        if place.rank is not None:
+            return place.rank
+        if (rank := self.nccl.rank_of(place.node, place.pid)) is not None:
             return rank
-        context, _ = self._by_file[file]
-        local = sighting.local_rank
+        context, _ = self._by_file[place.file]
+        local = place.local_rank
         if local is None and (rank := self._of_file(context)) is not None:
             return rank
         local = context.local_rank if local is None else local
         if local is None:
             return None
-        if (who := (_place(key.node, file), local)) in self._pairs:
+        if (who := (_counted_in(place.node, place.file), local)) in self._pairs:
             return self._pairs[who]
         return local if self._one_node(local) else None
 
     def _of_file(self, context: Context) -> int | None:
-        """Return the rank that a file's name says, unless lines of such files say that the number is none."""
+        """Return the rank that a file's name says, unless lines of such files say that the number is none, or a node's."""
         if context.rank is None or not context.guess:
             return context.rank
         if not self._agreed:
             for one, ranks in self._by_file.values():
-                self._agreed[one.guess] = self._agreed.get(one.guess, True) and (not ranks or ranks == {one.rank})
+                known = self._agreed.get(one.guess, not self._of_node.get(one.guess, False))
+                self._agreed[one.guess] = known and ranks in ((), (one.rank,))
         return context.rank if self._agreed[context.guess] else None
 
     def _one_node(self, local: int) -> bool:
@@ -122,6 +151,6 @@ class RankNames:
         return rank <= max(local, within)
 
 
-def _place(node: str, file: int) -> str:
+def _counted_in(node: str, file: int) -> str:
     """Return where a local rank counts: in a node, or in a file where no node is named."""
     return node or f"file {file}"

@@ -7,13 +7,17 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
-from tachograph.logs.clocks import StepClocks
+from tachograph.logs.clocks import StepClocks, StepLines, steps_in
+from tachograph.logs.kinds import Found, Kinds
 from tachograph.logs.progress import ANYBODY
 from tachograph.logs.ranks import RankNames
 from tachograph.logs.scan import LogScan
-from tachograph.logs.sightings import Context, Key, Scanned, Sighting
+from tachograph.logs.shape import SAMPLED
+from tachograph.logs.sightings import Context, Scanned
 from tachograph.logs.sources import BLOCK, UNREADABLE, FilePart, Unread, blocks
 from tachograph.own_process import own_workers
 
@@ -30,21 +34,11 @@ Progress = Callable[[int], None]
 """Called with the bytes that have been read since the last call."""
 
 
-class Found(NamedTuple):
-    """One kind of line of one rank in one attempt, with the place in its whole file, and its number."""
-
-    key: Key
-    sighting: Sighting
-    file: str
-    line: int
-    number: int
-
-
 @dataclass
 class Reading:
-    """Everything that was read: what was found in the order of files and lines, sizes, and what could not be read."""
+    """Everything that was read: what was found, by kind, sizes, and what could not be read."""
 
-    found: list[Found] = field(default_factory=list)
+    kinds: Kinds = field(default_factory=Kinds)
     names: RankNames = field(default_factory=RankNames)
     clocks: StepClocks = field(default_factory=StepClocks)
     problems: list[Unread] = field(default_factory=list)
@@ -56,8 +50,10 @@ class Reading:
     first: float | None = None
     last: float | None = None
 
-    def add(self, name: str, scans: Sequence[Scanned], context: Context) -> None:
-        """Add the parts of one file, in order."""
+    def add(
+        self, name: str, scans: Sequence[Scanned], context: Context, steps: Sequence[Callable[[], StepLines]]
+    ) -> None:
+        """Add the parts of one file, in order, and how to get the lines of each that report steps."""
         lines, attempt = 0, context.attempt
         self.files += 1
         for number, scanned in enumerate(scans):
@@ -71,10 +67,10 @@ class Reading:
                     sighting = sighting._replace(mood="")  # noqa: PLW2901  an earlier failure was retried, not the last
                 if sighting.time is None:  # before the first line that has one
                     sighting = sighting._replace(time=scanned.first)  # noqa: PLW2901
-                self.found.append(Found(known, sighting, name, lines + sighting.line, context.file))
+                self.kinds.add(Found(known, sighting, name, lines + sighting.line, context.file))
             attempt = attempt if scanned.attempt is None else scanned.attempt
             lines += scanned.lines
-            self.clocks.add(context.file, scanned.step_lines)
+            self.clocks.add(context.file, steps[number])
             self.names.nccl.add(scanned.nccl)
             self.names.add(context, scanned.ranks, scanned.pairs, scanned.within, scanned.nodes)
             self.size += scanned.size
@@ -94,27 +90,37 @@ class _Outcome(NamedTuple):
 
 def read(parts: Sequence[FilePart], reading: Reading, progress: Progress) -> None:
     """Read parts of files into a reading; a file that fails midway is read as far as it goes, and is a problem."""
-    outcomes: dict[int, _Outcome] = {}
-    for number, outcome in _outcomes(parts, progress):
-        outcomes[number] = outcome
-    by_file: dict[int, list[int]] = {}
-    for number, part in enumerate(parts):
-        by_file.setdefault(part.context.file, []).append(number)
-    for numbers in by_file.values():
-        name = str(parts[numbers[0]].path)
-        for number in numbers:
-            if why := outcomes[number].why:
-                lines = outcomes[number].scanned.lines
-                reading.problems.append(Unread(name, f"{why}, after {lines} lines", skipped=not lines))
-        reading.add(name, [outcomes[number].scanned for number in numbers], parts[numbers[0]].context)
+    read_: dict[int, _Outcome] = {}
+    found = _outcomes(parts, progress)
+    for _, of_file in groupby(range(len(parts)), lambda number: parts[number].context.file):
+        numbers = list(of_file)
+        while not all(number in read_ for number in numbers):
+            number, outcome = next(found)
+            read_[number] = outcome
+        outcomes = [read_.pop(number) for number in numbers]
+        first = parts[numbers[0]]
+        for outcome in outcomes:
+            if outcome.why:
+                lines = outcome.scanned.lines
+                reading.problems.append(Unread(first.path, f"{outcome.why}, after {lines} lines", skipped=not lines))
+        steps = [partial(_steps_of, parts[number]) for number in numbers]
+        reading.add(first.path, [outcome.scanned for outcome in outcomes], first.context, steps)
 
 
 def read_stream(name: str, stream: Iterable[bytes], context: Context, reading: Reading, progress: Progress) -> None:
     """Read one stream of blocks into a reading."""
-    outcome = _scan(stream, context, progress)
+    first = b""
+
+    def begin_kept() -> Iterator[bytes]:
+        nonlocal first
+        for block in stream:
+            first = first or block[:SAMPLED]
+            yield block
+
+    outcome = _scan(begin_kept(), context, progress)
     if outcome.why:
         reading.problems.append(Unread(name, outcome.why, skipped=not outcome.scanned.lines))
-    reading.add(name, [outcome.scanned], context)
+    reading.add(name, [outcome.scanned], context, [partial(steps_in, first, context)])
 
 
 def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[int, _Outcome]]:
@@ -169,6 +175,16 @@ def _scan(stream: Iterable[bytes], context: Context, progress: Progress, *, foll
         strerror = error.strerror if isinstance(error, OSError) else None
         why = strerror or str(error) or type(error).__name__
     return _Outcome(scan.result(), why)
+
+
+def _steps_of(part: FilePart) -> StepLines:
+    """Return the lines in the beginning of a part of a file that report steps."""
+    head = part if part.end is None else part._replace(end=min(part.end, part.begin + SAMPLED))
+    try:
+        block = next(blocks(head), b"")
+    except UNREADABLE:
+        block = b""
+    return steps_in(block, part.context)
 
 
 def _cost(part: FilePart) -> int:

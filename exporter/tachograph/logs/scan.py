@@ -17,10 +17,10 @@ from tachograph.logs.candidates import (
     line_end,
     long_lines,
 )
-from tachograph.logs.clocks import StepLines
 from tachograph.logs.line import PLAIN, LogLine, plain, with_facts
 from tachograph.logs.nccl import MARKS, NcclFacts
-from tachograph.logs.progress import StepsAfter, labels, step_lines
+from tachograph.logs.prefilter import Prefilter
+from tachograph.logs.progress import StepsAfter, labels
 from tachograph.logs.ranks import NamedRanks
 from tachograph.logs.record import LogRecord, read
 from tachograph.logs.sightings import Beside, Context, Key, Scanned, Sightings, is_failure
@@ -36,17 +36,17 @@ _NCCL = frozenset(MARKS)
 _RESTART = frozenset(RESTART)
 _ATTEMPT = re.compile(r"restart_count[=: ]+(\d{1,6})|(\d{1,6}) ?/ ?(\d{1,6}) attempts left")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d(?:[.,]\d+)?")
-_SAMPLE = 256 << 10
-"""Bytes at the beginning that a file's shape is learned from."""
 _PREFIXES = 100
 """Lines of them whose ranks are noted."""
-_STEP_LINES = 12
-"""Lines that report steps which are kept of the first block."""
 
 
 def prepare() -> None:
-    """Read the table and make the search for its texts; raise ModuleNotFoundError without the extra `logs`."""
-    known_texts()
+    """Read the table; raise ModuleNotFoundError without the extra `logs`.
+
+    The search for its texts is made by the process that reads: it takes 10 MB.
+    """
+    messages.rules()
+    Prefilter([b" "])
 
 
 class LogScan:
@@ -66,7 +66,6 @@ class LogScan:
         self._known: dict[bytes, Key | None] = {}
         self._summary: tuple[int | None, str] = None, ""
         self._steps: frozenset[bytes] = frozenset()
-        self._step_lines: tuple[bytes, ...] = ()
         self._attempt = context.attempt
         self._first: float | None = None
         self._lines = self._size = self._long = 0
@@ -102,18 +101,13 @@ class LogScan:
             self._first, self._times.last(), self._attempt,
             frozenset(named.ranks), frozenset(named.within), named.pairs, frozenset(named.nodes),
             self._steps, kept.unsettled(),
-            StepLines(self._step_lines, self._shape, self._context.written, self._context.node),
         )  # fmt: skip
 
     def _learn(self) -> None:
         """Learn from some lines what each begins with, which ranks there are, and when the first one came."""
-        block = self._block
-        first = block[:_SAMPLE].splitlines()
-        last = block[max(len(block) - _SAMPLE, _SAMPLE) :].splitlines() or first[shape.SAMPLE :]
-        lines, later = _decoded(first[: shape.SAMPLE]), _decoded(last[-shape.SAMPLE :])
+        lines, later = shape.samples(self._block)
         self._shape = shape.learn(lines, self._context.written, later)
         self._steps = labels(lines) if self._follows else frozenset()
-        self._step_lines = tuple(step_lines(block, self._low, _STEP_LINES))
         self._first = self._times.first()
         self._named.sample(lines[:_PREFIXES], lambda line: self._record(line).lines[0])
 
@@ -247,7 +241,3 @@ class LogScan:
 
     def _placed(self, line: LogLine) -> LogLine:
         return line if line.node or not self._context.node else line._replace(node=self._context.node)
-
-
-def _decoded(lines: Sequence[bytes]) -> list[str]:
-    return [line[:400].decode("utf-8", errors="replace") for line in lines]

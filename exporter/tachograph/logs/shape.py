@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from tachograph.logs.line import PLAIN, LineShape, parse, plain
 
 SAMPLE = 400
 """Lines that are looked at."""
+SAMPLED = 256 << 10
+"""Bytes at the beginning of a log, and at the end of its first block, that they are taken from."""
 
 _NUMBERS = tuple(
     re.compile(form)
@@ -33,12 +35,16 @@ _INNER = tuple(
     )
 )
 _FEW = 60
+_HEAD = 80
+"""Letters at the beginning of a line that tell what most prefixes are."""
+_OPENING = ("[", "(", "{")
 _NAME = r"([A-Za-z](?:[\w.-]*[\w-])?|\d{1,3}(?:\.\d{1,3}){3})"
 _RANK = re.compile(r"(?<![a-z])(?:global[ _-]?)?rank[ _:=#-]{0,2}\d{1,6}\b", re.IGNORECASE)
 _CLOSING = re.compile(r"[\])>}|:, -]*")
 _SEPARATORS = tuple((form, re.compile(_NAME + form)) for form in (r" *\| ?", r":(?: |$)", r"> ?", r"\s+"))
 _DIGIT = re.compile(r"\d")
 _WORDS = re.compile(r"\w+")
+_BLANKS = re.compile(r" +")
 _NO_NAME = re.compile(
     r"(?:rank|step|iter\w*|epoch|batch|trace|debug|info|notice|warn\w*|error|critical|fatal)[\d_-]*$|[IWEF]\d{3,4}$|\w*(?:Error|Exception)\d*$",
     re.IGNORECASE,
@@ -51,16 +57,30 @@ _MOST = 0.6
 """The share of lines that must begin alike; others are those of launchers, and progress bars."""
 
 
+def samples(block: bytes) -> tuple[list[str], list[str]]:
+    """Return the lines at the beginning of a block that its shape is learned from, and some later ones."""
+    first = block[:SAMPLED].splitlines()
+    last = block[max(len(block) - SAMPLED, SAMPLED) :].splitlines() or first[SAMPLE:]
+    return _decoded(first[:SAMPLE]), _decoded(last[-SAMPLE:])
+
+
 def learn(lines: Sequence[str], until: float = 0.0, later: Sequence[str] = ()) -> LineShape:
     """Return the shape of a file whose first lines, and some `later` ones, these are; `until` as for `parse`."""
     sample = [line for line in map(plain, lines[:SAMPLE]) if line.strip()]
     if not sample:
         return PLAIN
-    names = next((known for separator, form in _SEPARATORS if (known := _names(sample, separator, form))), None)
+    forms = [_forms(line[:_HEAD]) for line in _alike(sample)]
+    common = {form for form, count in Counter(chain.from_iterable(forms)).items() if count >= _MOST * len(sample)}
+    names = next(
+        (known for mark, form in _SEPARATORS if mark in common and (known := _names(sample, mark, form))),
+        None,
+    )
     shape = LineShape(names, None if names else PLAIN.numbers)
     for numbers in _NUMBERS:
-        found = [int(match[1]) for line in sample if (match := numbers.match(line))]
-        if len(found) >= max(2, _MOST * len(sample)):
+        found = (
+            [int(match[1]) for line in sample if (match := numbers.match(line))] if numbers.pattern in common else []
+        )
+        if len(found) >= 2:
             rising = sum(after > before for before, after in pairwise(found))
             counted = rising == len(found) - 1 and (len(found) > 2 or numbers is _NUMBERS[1])
             shape = LineShape(names, numbers, numbered=counted)
@@ -68,6 +88,26 @@ def learn(lines: Sequence[str], until: float = 0.0, later: Sequence[str] = ()) -
     if shape.numbers is not None and not shape.numbered:
         shape = shape._replace(tasks=_of_several([*sample, *map(plain, later)], shape.numbers, until))
     return shape._replace(prefix=_prefix(sample, shape, until))
+
+
+def _alike(lines: Sequence[str]) -> list[str]:
+    """Return lines with ones for all digits."""
+    return "\n".join(lines).encode(errors="replace").translate(_ONES).decode().split("\n")
+
+
+@lru_cache(maxsize=4096)
+def _forms(head: str) -> tuple[str, ...]:
+    """Return which of the forms of names and numbers the beginning of a line has, with ones for all digits."""
+    names = [separator for separator, form in _SEPARATORS if (match := form.match(head)) and _is_name(match[1])]
+    return (*names, *(form.pattern for form in _NUMBERS if form.match(head)))
+
+
+def _is_name(word: str) -> bool:
+    return bool(_DIGIT.search(word)) and not _NO_NAME.match(word)
+
+
+def _decoded(lines: Sequence[bytes]) -> list[str]:
+    return [line[:400].decode("utf-8", errors="replace") for line in lines]
 
 
 def _of_several(lines: Sequence[str], numbers: re.Pattern[str], until: float) -> bool:
@@ -90,11 +130,12 @@ def _prefix(sample: Sequence[str], shape: LineShape, until: float) -> re.Pattern
     for line, text in zip(sample, texts, strict=True):
         if text and not line.startswith("{") and (rank := _RANK.search(text, 0, 160)):
             behind = _CLOSING.match(text, rank.end())
-            forms[_WORDS.sub("w", text[: rank.start()]), behind[0] if behind else ""] += 1
+            forms[_BLANKS.sub(" ", _WORDS.sub("w", text[: rank.start()])), behind[0] if behind else ""] += 1
     (form, closing), count = next(iter(forms.most_common(1)), (("", ""), 0))
     if count < max(3, _MOST * len(sample)):
         return _inner([text for text in texts[:_FEW] if text])
-    return re.compile(r"\w+".join(map(re.escape, form.split("w"))) + r"\w*?[ _:=#-]{0,2}\d{1,6}" + re.escape(closing))
+    words = r"\w+".join(map(re.escape, form.split("w"))).replace(r"\ ", " +")  # levels are padded
+    return re.compile(words + r"\w*?[ _:=#-]{0,2}\d{1,6}" + re.escape(closing))
 
 
 def _without_rank(sample: Sequence[str], shape: LineShape, until: float) -> list[str]:
@@ -102,14 +143,20 @@ def _without_rank(sample: Sequence[str], shape: LineShape, until: float) -> list
     if shape.names is not None:
         found = [parse(line, until, shape) for line in sample]
         return ["" if one.rank is not None else one.text for one in found]
-    alike = "\n".join(sample).encode(errors="replace").translate(_ONES).decode().split("\n")
-    begins = [_message_begin(line, shape) for line in alike]
+    begins = [_message_begin(line, shape) for line in _alike(sample)]
     return ["" if begin < 0 else line[begin:] for line, begin in zip(sample, begins, strict=True)]
 
 
-@lru_cache(maxsize=4096)
 def _message_begin(line: str, shape: LineShape) -> int:
-    """Return where the message of a line begins, -1 if its prefix has a rank.
+    """Return where the message of a line begins, -1 if its prefix has a rank."""
+    begin = _prefix_end(line[:_HEAD], shape)
+    ends = begin < _HEAD // 2 and not line.startswith(_OPENING, max(begin, 0))
+    return begin if begin < 0 or ends else _prefix_end(line, shape)
+
+
+@lru_cache(maxsize=4096)
+def _prefix_end(line: str, shape: LineShape) -> int:
+    """Return the same for a line as it is.
 
     Numbers make no difference: of the files of many ranks, which begin alike, the first one is read.
     """
@@ -128,11 +175,7 @@ def _inner(texts: Sequence[str]) -> re.Pattern[str] | None:
 
 def _names(sample: Sequence[str], separator: str, form: re.Pattern[str]) -> re.Pattern[str] | None:
     """Return the pattern of names before a separator if most lines have one: words with a number, which come again."""
-    found = Counter(
-        match[1]
-        for line in sample
-        if (match := form.match(line)) and _DIGIT.search(match[1]) and not _NO_NAME.match(match[1])
-    )
+    found = Counter(match[1] for line in sample if (match := form.match(line)) and _is_name(match[1]))
     total = found.total()
     if total < max(1, _MOST * len(sample)) or (separator == r"\s+" and (len(found) * 2 > total or total < 3)):
         return None

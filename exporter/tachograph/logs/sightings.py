@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from tachograph.logs.clocks import StepLines
 from tachograph.logs.line import LogLine
 from tachograph.logs.nccl import NcclFacts
 from tachograph.signatures.table import LONGEST, LogSignature, table
@@ -75,8 +74,7 @@ class Scanned(NamedTuple):
     """Everything that a stream said.
 
     `within`: local ranks; `pairs`: ranks, by node and local rank; `nodes`: those that lines name.
-    `steps`: those that its first lines report, if it follows another part of a file. `step_lines`: some that report
-    steps, to compare its clock by.
+    `steps`: those that its first lines report, if it follows another part of a file.
     `unsettled`: failures that it ended with, in one attempt.
     """
 
@@ -95,7 +93,6 @@ class Scanned(NamedTuple):
     nodes: frozenset[str]
     steps: frozenset[bytes]
     unsettled: frozenset[Key]
-    step_lines: StepLines
 
 
 class Sightings:

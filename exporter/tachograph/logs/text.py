@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tachograph import humanize
-from tachograph.logs.verdict import STEP, LogFinding, LogVerdict, Weight
+from tachograph.logs.findings import LogFinding, Weight
+from tachograph.logs.verdict import STEP, LogVerdict
 from tachograph.printable import printable
 from tachograph.wrapping import wrapped
 

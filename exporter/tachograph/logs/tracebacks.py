@@ -70,6 +70,7 @@ class Tracebacks:
     def __init__(self) -> None:
         self._open: dict[str, _Traceback] = {}
         self._lengths: Counter[int] = Counter()
+        self._with_clocks = 0
         self._read = 0
 
     def __bool__(self) -> bool:
@@ -88,7 +89,7 @@ class Tracebacks:
         if ('File "' in line or ".py:" in line) and (frame := _FRAME.search(line)):
             self._frame(_alike(line[: frame.start()]), frame)
             return True
-        alike = _CLOCK.sub("#", line)
+        alike = _CLOCK.sub("#", line) if self._with_clocks else line
         for length in sorted(self._lengths, reverse=True):
             entry = self._open.get(alike[:length])
             if entry is None:
@@ -116,9 +117,11 @@ class Tracebacks:
         entry.touched = self._read
         self._open[entry.prefix] = entry
         self._lengths[len(entry.prefix)] += 1
+        self._with_clocks += "#" in entry.prefix
 
     def _close(self, prefix: str) -> None:
         if self._open.pop(prefix, None) is not None:
+            self._with_clocks -= "#" in prefix
             self._lengths[len(prefix)] -= 1
             if not self._lengths[len(prefix)]:
                 del self._lengths[len(prefix)]

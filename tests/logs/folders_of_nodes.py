@@ -1,0 +1,214 @@
+"""Folders of logs in which nodes, kernels, schedulers and engines have their say."""
+# ruff: noqa: E501  lines as they are printed
+
+from __future__ import annotations
+
+import json
+
+from tests.logs.layouts import SAMPLE, UPLOAD, Files, at, folder, peer_gone, python_time, steps, traceback, watchdog
+
+
+@folder("hardware", node="mi300-2")
+def amd_gpu_reset() -> Files:
+    files: Files = {
+        f"rank_{rank:02}.log": steps(0, 40) + (watchdog(rank, 660) if rank not in (8, 9) else "") for rank in range(16)
+    }
+    files["kernel/mi300-1.txt"] = (
+        "Nov 20 09:00:00 mi300-1 kernel: amdgpu 0000:05:00.0: amdgpu: SMU is initialized successfully!\n"
+    )
+    files["kernel/mi300-2.txt"] = (
+        "Nov 20 09:00:00 mi300-2 kernel: amdgpu 0000:c5:00.0: amdgpu: SMU is initialized successfully!\n"
+        "Nov 20 10:00:41 mi300-2 kernel: amdgpu 0000:c5:00.0: amdgpu: MES failed to respond to msg=REMOVE_QUEUE\n"
+        "Nov 20 10:00:42 mi300-2 kernel: amdgpu 0000:c5:00.0: amdgpu: GPU reset begin!\n"
+        "Nov 20 10:00:52 mi300-2 kernel: amdgpu 0000:c5:00.0: amdgpu: GPU reset succeeded, trying to resume\n"
+    )
+    return files
+
+
+@folder("configuration", rank=3)
+def one_rank_does_not_start() -> Files:
+    files: Files = {}
+    for rank in range(8):
+        if rank == 3:
+            text = traceback(
+                "ImportError: /opt/x/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
+                file="/w/model.py",
+                name="<module>",
+            )
+        else:
+            text = traceback(
+                "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 7/8 clients joined.",
+                file="/w/train.py",
+                name="init",
+            )
+        files[f"logs/task-{rank}/stderr"] = text
+        files[f"logs/task-{rank}/stdout"] = f"{python_time(rank)} INFO starting\n"
+    return files
+
+
+@folder("preemption")
+def pbs_walltime() -> Files:
+    files: Files = {
+        "train.o77": "".join(steps(0, 50, f"{rank}: ") for rank in range(8))
+        + "=>> PBS: job killed: walltime 3600 exceeded limit 3600\n"
+    }
+    files["train.e77"] = "mpirun: Forwarding signal 15 to job\nTerminated\n"
+    return files
+
+
+@folder("out_of_memory", rank=6)
+def second_attempt_fails_like_the_first() -> Files:
+    files: Files = {}
+    for attempt in range(2):
+        for rank in range(8):
+            text = steps(100 * attempt, 100 * attempt + 40) if attempt == 0 else steps(720, 760)
+            error = traceback(
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", f"[rank{rank}]: "
+            )
+            text += error if rank == 6 else peer_gone(rank)
+            files[f"run_ab12cd34/attempt_{attempt}/{rank}/stderr.log"] = text
+    return files
+
+
+@folder("software", rank=0)
+def vllm_engine() -> Files:
+    def line(level: str, source: str, text: str) -> str:
+        return f"(EngineCore_DP0 pid=77) {level} 11-20 10:00:09 [{source}] {text}\n"
+
+    log = line("INFO", "core.py:77", "Initializing a V1 LLM engine (v0.11.0)")
+    log += "".join(
+        line("ERROR", "multiproc_executor.py:671", text)
+        for text in (
+            "WorkerProc hit an exception.",
+            *traceback(
+                "AttributeError: 'MyConfig' object has no attribute 'rope_theta'", file="/w/model.py", name="__init__"
+            ).splitlines(),
+        )
+    )
+    log += line("ERROR", "core.py:708", "EngineCore failed to start.")
+    log += traceback(
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+        "(APIServer pid=1) ",
+    )
+    return {
+        "rank_0/vllm.log": log,
+        "rank_1/vllm.log": "(APIServer pid=1) INFO 11-20 10:00:09 [api_server.py:1] waiting for the engine\n",
+    }
+
+
+@folder(
+    "network", node="g002"
+)  # its lines name a rank within the node, so that the number of the file may be another's
+def rdma_on_one_rank() -> Files:
+    files: Files = {}
+    for rank in range(16):
+        text = steps(0, 40)
+        if rank == 12:
+            text += f"g002:47:49 [4] {at(41):%Y-%m-%d %H:%M:%S} net_ib.cc:90 NCCL WARN NET/IB : mlx5_4:1 Got async event : port error\n"
+            text += f"g002:47:49 [4] {at(60):%Y-%m-%d %H:%M:%S} net_ib.cc:1300 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<45678> with status=12 opcode=0 len=0 vendor err 129 (Send)\n"
+        files[f"4711.{rank}.err"] = text + peer_gone(rank)
+    return files
+
+
+@folder("data", node="pod-7")
+def loader_worker_wraps_the_cause() -> Files:
+    files: Files = {}
+    for rank in range(8):
+        text = steps(0, 20) + SAMPLE + "skipping sample 12\n" + steps(20, 60)
+        if rank == 7:
+            text += (
+                "Traceback (most recent call last):\n"
+                '  File "/w/train.py", line 12, in <module>\n'
+                "    for batch in loader:\n"
+                '  File "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py", line 733, in __next__\n'
+                "    data = self._next_data()\n"
+                "RuntimeError: Caught RuntimeError in DataLoader worker process 3.\n"
+                "Original Traceback (most recent call last):\n"
+                '  File "/w/data.py", line 44, in collate\n'
+                "    return torch.stack(items)\n"
+                "RuntimeError: stack expects each tensor to be equal size, but got [24, 32, 32] at entry 0 and [24, 32, 64] at entry 1\n\n"
+            )
+        else:
+            text += watchdog(rank, 700)
+        files[f"pod-{rank}.log"] = text
+    return files
+
+
+@folder("storage", node="g004")
+def kernel_of_one_node_lost_its_file_server() -> Files:
+    files: Files = {
+        f"g00{1 + rank // 4}/rank{rank}.log": steps(0, 30) + (watchdog(rank, 690) if rank // 4 != 3 else "")
+        for rank in range(16)
+    }
+    files["g004/messages"] = (
+        "Nov 20 10:00:35 g004 kernel: LustreError: 167-0: fs-MDT0000-mdc-ffff: This client was evicted by fs-MDT0000; in progress operations using this service will fail.\n"
+        "Nov 20 10:02:35 g004 kernel: INFO: task python:4711 blocked for more than 120 seconds.\n"
+    )
+    return files
+
+
+@folder("preemption", node="ip-10-0-0-7")
+def spot_node_is_taken() -> Files:
+    files: Files = {}
+    for rank in range(8):
+        files[f"worker-{rank // 4}-{rank % 4}.log"] = steps(0, 30, f"[rank{rank}]: ") + (
+            f"[rank{rank}]: {python_time(31)} WARNING received SIGTERM, saving a checkpoint\n"
+            if rank // 4
+            else peer_gone(rank)
+        )
+    files["karpenter.json"] = (
+        json.dumps(
+            {
+                "level": "INFO",
+                "time": at(29).isoformat(),
+                "message": "initiating delete from interruption message: spot interruption warning",
+                "node": "ip-10-0-0-7",
+            }
+        )
+        + "\n"
+    )
+    files["events.txt"] = (
+        "2026-11-20T10:00:29Z Warning SpotInterrupted node/ip-10-0-0-7 Spot interruption warning was received\n"
+    )
+    return files
+
+
+@folder("hardware")
+def fabric_manager_is_down() -> Files:
+    files: Files = {
+        f"rank_{rank}.log": traceback(
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"
+        )
+        for rank in range(8)
+    }
+    files["g001-fabricmanager.log"] = (
+        "[Nov 20 2026 09:59:00] [ERROR] [tid 1] detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 33\n"
+    )
+    files["other_rank_9.log"] = UPLOAD + steps(0, 9)
+    return files
+
+
+@folder("numerical", rank=0)  # and on all others
+def megatron_loss_is_nan_everywhere() -> Files:
+    form = "iteration {n}/ 1000 | consumed samples: 3840 | lm loss: 2.1E+00 | grad norm: 0.311 | number of skipped iterations: 0 | number of nan iterations: 0 |"
+    log = steps(0, 40, "[default7]:", form)
+    log += "".join(
+        f"[default{rank}]:AssertionError: Rank {rank}: found NaN in local forward loss calculation. Device: {rank}, node: g001\n"
+        for rank in (0, 1, 2, 3, 4, 5, 6, 7)
+    )
+    return {"megatron.log": log}
+
+
+@folder("", silent=(2,))
+def rank_two_hangs_in_its_own_file() -> Files:
+    files: Files = {f"out/rank-{rank}/train.log": steps(0, 40) for rank in range(4)}
+    for rank in (0, 1, 3):
+        files[f"out/rank-{rank}/train.log"] = (
+            steps(0, 40)
+            + f"[E ProcessGroupGloo.cpp:144] Rank {rank} timed out\n"
+            + traceback(
+                "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+                f"[rank{rank}]: ",
+            )
+        )
+    return files
