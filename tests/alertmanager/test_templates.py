@@ -16,8 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = "Run llama has been hanging for 34 s; rank 217 never entered all_reduce: <data> & more. Look at its loader."
 ANNOTATIONS = {
     "description": WORDS,
-    "cost": "1,024 GPU-hours an hour",
-    "checkpoint": "step 48,000, 12m 3s ago",
+    "cost": "1,024 GPU-hours an hour. Last checkpoint: step 48,000, 12m 3s ago.",
     "runbook_url": "http://book/RunHung.md",
     "dashboard_url": "http://board/d/run?var-run=llama&var-rank=217&from=now-30m&to=now",
     "blackbox_url": "http://node-27:10024/blackbox/llama",
@@ -109,8 +108,7 @@ def test_the_body_says_what_since_when_the_cost_and_where_to_look(render: Render
     assert full[0] == WORDS
     assert full[1] == "Since 02:14:07 UTC, 1 January."
     assert full[3:] == [
-        "Cost: 1,024 GPU-hours an hour",
-        "Last checkpoint: step 48,000, 12m 3s ago",
+        "Cost: 1,024 GPU-hours an hour. Last checkpoint: step 48,000, 12m 3s ago.",
         "Tier: hero",
         "Runbook: http://book/RunHung.md",
         f"Dashboard: http://board/d/run?var-run=llama&var-rank=217&from={HALF_AN_HOUR_BEFORE}&to=now",
@@ -120,7 +118,7 @@ def test_the_body_says_what_since_when_the_cost_and_where_to_look(render: Render
     bare = alert({"alertname": "GpuLost", "instance": "node-1", "gpu": "2"}) | {"annotations": {"summary": "Lost."}}
     text = render("body", notification(bare))
     assert text.startswith("Lost.\nSince ")
-    assert not {"Cost", "Last checkpoint", "Tier", "Runbook", "Dashboard", "Black box"} & {
+    assert not {"Cost", "Tier", "Runbook", "Dashboard", "Black box"} & {
         line.split(":")[0] for line in text.splitlines()
     }
     assert "filter=%7Balertname%3D%22GpuLost%22%2Cgpu%3D%222%22%2Cinstance%3D%22node-1%22%7D" in text
@@ -161,7 +159,7 @@ def test_slack_gets_its_own_escapes_and_links(render: Render) -> None:
     text = render("slack", notification(alert(RANK)))
     assert "&lt;data&gt; &amp; more" in text
     assert (
-        "*Cost:* 1,024 GPU-hours an hour\n*Last checkpoint:* step 48,000, 12m 3s ago\n<http://book/RunHung.md|Runbook>"
+        "*Cost:* 1,024 GPU-hours an hour. Last checkpoint: step 48,000, 12m 3s ago.\n<http://book/RunHung.md|Runbook>"
         in text
     )
     assert (
@@ -255,4 +253,5 @@ def test_the_mail_has_the_same_words_and_links(render: Render) -> None:
         for link in mail.links:
             assert link == "http://book/RunHung.md" or f": {link}" in text
         assert len(mail.links) == (3 if data["status"] == OVER else 4)
-        assert ("1,024 GPU-hours an hour" in mail.words) == (data["status"] == "firing")
+        assert ANNOTATIONS["cost"] in mail.words
+        assert ("Cost then" in mail.words) == (data["status"] != "firing")

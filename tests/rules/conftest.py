@@ -20,7 +20,7 @@ from tools.mutation.trial import read
 ROOT = Path(__file__).resolve().parents[2]
 
 WRITTEN = {
-    "run:checkpoint_step:max", "run:checkpoint_age_seconds:min", "run:cost:info", "run:last_save:age_seconds",
+    "run:checkpoint_step:max", "run:checkpoint_age_seconds:min", "run:unsaved:seconds",
     "run:steady_progress_timestamp_seconds:max", "run:trouble:timestamp", "node:kernel_said:timestamp",
 }  # fmt: skip
 """What texts in many files read."""

@@ -12,7 +12,6 @@ import yaml
 
 from prometheus import build
 from tachograph.bundle import rules
-from tachograph.catalog.rank import DIMENSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RENDERED = {"dcgm.yml"}
@@ -121,9 +120,3 @@ def test_a_parameter_that_would_break_the_rules_is_refused(
         build.main(["--grafana-url", value, "--output", str(tmp_path)])
     assert "--grafana-url" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_a_place_has_every_dimension() -> None:
-    """In a page stand the coordinates that the catalog has, under the same names."""
-    (asked,) = re.findall(r"by \(([a-z, ]+)\) \(tachograph_rank_coordinates_info", rules.macros()["place"].text)
-    assert asked.split(", ") == list(DIMENSIONS)

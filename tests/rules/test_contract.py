@@ -347,7 +347,7 @@ def test_every_alert_is_complete(rules: Rules, checker: Checker) -> None:
         assert rule["labels"].keys() | checker.check(rule["expr"]) <= ALERT_LABELS, name
         notes = rule["annotations"]
         given = checker.check(rule["expr"])
-        costs = {"cost", "checkpoint"} if name in stops_a_run else set()
+        costs = {"cost"} if name in stops_a_run else set()
         box = {"blackbox_url"} if name in ("RunHung", "RankFrozen", "RankDead", "RankFailed") else set()
         assert notes.keys() == {"summary", "description", "runbook_url", "dashboard_url"} | costs | box, name
         if name != "StorageSlow":  # That of many runs.

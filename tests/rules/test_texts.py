@@ -28,12 +28,12 @@ def texts() -> Iterator[tuple[str, str]]:
                         yield f"{rule['alert']} ({rule['labels']['severity']}), {name}", text
 
 
-def answered(text: str, empty: frozenset[int]) -> str:
+def answered(text: str, empty: frozenset[int], series: str = "vector(%d)") -> str:
     """Return a text whose queries all find one series, but for those of these numbers, which find none."""
     numbers = iter(range(len(QUERY.findall(text))))
 
     def answer(found: re.Match[str]) -> str:
-        vector = "vector(%d) < 0" if next(numbers) in empty else "vector(%d)"
+        vector = f"{series} < 0" if next(numbers) in empty else series
         return f'| len | printf "{vector}" | query' if found["piped"] else f'query "{vector % 1}"'
 
     return QUERY.sub(answer, text)
@@ -51,13 +51,13 @@ def versions(text: str) -> Iterator[tuple[str, str]]:
         yield f"without answers to {sorted(empty)} of {count} queries", answered(text, empty)
 
 
-def rendered(cases: Mapping[str, str], promtool: Path, folder: Path) -> dict[str, str]:
+def rendered(cases: Mapping[str, str], promtool: Path, folder: Path, value: int = 1) -> dict[str, str]:
     """Return each text as promtool renders it: once for an alert with every label that texts name, once with none."""
     labels = sorted({label for text in cases.values() for label in LABEL.findall(text)})
-    full = "vector(1)"
+    none = full = f"vector({value})"
     for label in labels:
         full = f'label_replace({full}, "{label}", "7", "", "")'
-    keys = [(case, expr) for case in cases for expr in ("vector(1)", full)]
+    keys = [(case, expr) for case in cases for expr in (none, full)]
     rules = [
         {"alert": f"T{number}", "expr": expr, "annotations": {"text": cases[case]}}
         for number, (case, expr) in enumerate(keys)
@@ -69,7 +69,7 @@ def rendered(cases: Mapping[str, str], promtool: Path, folder: Path) -> dict[str
     command = [promtool, "test", "rules", folder / "test.yml"]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
     found = re.findall(r'alertname: T(\d+),.*?Annotations:\{text="(.*?)"\}\n', done.stdout + done.stderr, re.S)
-    return {f"{keys[int(number)][0]}, {'no' if keys[int(number)][1] == 'vector(1)' else 'all'} labels": text
+    return {f"{keys[int(number)][0]}, {'no' if keys[int(number)][1] == none else 'all'} labels": text
             for number, text in found}  # fmt: skip
 
 
@@ -88,3 +88,22 @@ def test_a_text_that_fails_is_found(programs: Mapping[str, Path], tmp_path: Path
     shown = rendered(cases, programs["promtool"], tmp_path)
     failed = {case.partition("]")[0] for case, text in shown.items() if FAILED in text}
     assert failed == {"without answers to [0", "without answers to [0, 1"}
+
+
+NO_COUNTS = re.compile(
+    r"to # have not been seen"  # ranks' numbers are names
+    r"|# s later|# runs have|# batches|, # ten minutes ago|# scrape jobs|# of its # NVLinks|# were up|# of # GPUs"
+    r"|# incidents|# attempts in a row|# times in all|one of # there"  # never a thousand
+    r"|is #, # on most ranks|from # to #|batch of #|#\.0 (?:times|%)|between #:00 and #:59".replace("#", "12345")
+)
+"""What is no count of anything, or of little."""
+
+
+def test_thousands_are_written_in_one_way(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    """12,345 and never 12345, whatever a query or the alert's own value is: it stands beside others on a page."""
+    found = "label_replace(vector(%d) * 0 + 12345, 'w', '1 %%.3g', '', '')"
+    cases = {name: answered(text, frozenset(), found) for name, text in texts() if not name.endswith("_url")}
+    shown = rendered(cases, programs["promtool"], tmp_path, value=12345)
+    assert len(shown) == 2 * len(cases)
+    left = {case: NO_COUNTS.sub("", text) for case, text in shown.items()}
+    assert {case: text for case, text in left.items() if FAILED in text or re.search(r"\d{4}", text)} == {}

@@ -132,8 +132,8 @@ RANK_INFO = _row(
     few=True,
 )  # fmt: skip
 RANK_COORDINATES = _row(
-    "rank_coordinates_info", INFO, "", (*RANK, *DIMENSIONS),
-    "Where a rank is in the run's parallelism.",
+    "rank_coordinates_info", INFO, "", (*RANK, *DIMENSIONS, "coordinates"),
+    "Where a rank is in the run's parallelism; coordinates: all of them as texts write them, if there are several.",
     few=True,
 )  # fmt: skip
 RANK_JOB_INFO = _row(

@@ -176,11 +176,18 @@ def coordinates(table: Any) -> set[tuple[str, ...]]:
 
 
 def test_coordinates(table: Any) -> None:
-    """Where a rank is in the run's parallelism is one series; a dimension of a later version is left out."""
+    """Where a rank is in the run's parallelism is one series; a dimension of a later version is left out.
+
+    Several are written in one label; a single one is the rank's number.
+    """
     table.greet(object(), rank=0, coordinates={"tp": 1, "pp": 3, "hyper": 9})
     table.greet(object(), rank=1, coordinates={})
     table.greet(object(), rank=2)
-    assert coordinates(table) == {("0", "3", "1", "", "", "", "")}
+    table.greet(object(), rank=3, coordinates={"dp": 3})
+    assert coordinates(table) == {
+        ("0", "3", "1", "", "", "", "", "pp 3, tp 1"),
+        ("3", "", "", "", "", "3", "", ""),
+    }
     assert not any(table.dropped.values())
 
 
@@ -188,7 +195,7 @@ def test_coordinates(table: Any) -> None:
 def test_a_wrong_coordinate_costs_itself(table: Any, wrong: object) -> None:
     """The others stand, and so does the hello."""
     table.greet(object(), coordinates={"pp": wrong, "tp": 1})
-    assert coordinates(table) == {("0", "", "1", "", "", "", "")}
+    assert coordinates(table) == {("0", "", "1", "", "", "", "", "")}
     assert table.dropped["wrong_type"] == (wrong is not None)
 
 

@@ -37,7 +37,7 @@ def _known(rank: Rank, now: float, wall: float, *, state: str, peak_flops: float
     shown = [Sample(catalog.RANK_INFO, (*key, *numbers, *rank.place, str(rank.peer.uid)), 1)]
     if rank.coordinates:
         dimensions = (str(rank.coordinates.get(dimension, "")) for dimension in catalog.DIMENSIONS)
-        shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions), 1))
+        shown.append(Sample(catalog.RANK_COORDINATES, (*key, *dimensions, rank.written_coordinates), 1))
     if any(rank.job):
         shown.append(Sample(catalog.RANK_JOB_INFO, (*key, *rank.job), 1))
     shown.append(Sample(catalog.RANK_UP, key, state not in ("dead", "failed")))
