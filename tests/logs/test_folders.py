@@ -13,7 +13,8 @@ from tachograph.logs.verdict import LogVerdict, conclude
 from tests.logs import folders, folders_of_nodes
 from tests.logs.layouts import FOLDERS, Files, Hidden
 
-assert folders and folders_of_nodes, "importing them fills the table"
+assert folders, "importing them fills the table"
+assert folders_of_nodes
 
 
 def judged(tmp_path: Path, files: Files) -> LogVerdict:

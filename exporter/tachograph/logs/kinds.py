@@ -1,4 +1,4 @@
-"""The lines that were found, by kind: of whom all lines of a kind are, and the first ones themselves, in bounded memory."""
+"""The lines that were found, by kind: whose the lines of a kind are, and the first of them, in bounded memory."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class RankNames:
         return local if self._one_node(local) else None
 
     def _of_file(self, context: Context) -> int | None:
-        """Return the rank that a file's name says, unless lines of such files say that the number is none, or a node's."""
+        """Return the rank in a file's name, unless lines of such files say that the number is none, or a node's."""
         if context.rank is None or not context.guess:
             return context.rank
         if not self._agreed:
