@@ -1,6 +1,6 @@
 """The part of the build that pyproject.toml cannot say: what goes into the wheel beside the package, and its README.
 
-A checkout, and an installation with `-e`, read the same files where they are (`exporter/tachograph/shipped.py`).
+A checkout, and an installation with `-e`, read the same files where they are (`exporter/tachograph/files/shipped.py`).
 """
 
 import re

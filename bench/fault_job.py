@@ -34,7 +34,7 @@ import tachograph
 from fault_models import CLASSES, WIDTH, Model, SleepingSGD, build, forwards, replica
 from fault_scenarios import CULPRIT, MARKED, RANKS_PER_NODE, STEP_SECONDS, UNEDITED, Scenario
 from tachograph import wire
-from tachograph.die_with_parent import die_with_parent
+from tachograph.processes.die_with_parent import die_with_parent
 from tachograph_lab.demo import fault_injection
 
 SHARES = {"data": 0.05, "copy": 0.05, "forward": 0.3, "backward": 0.45, "optimizer": 0.1, "other": 0.05}

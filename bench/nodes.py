@@ -29,8 +29,8 @@ import nodes_upgrade
 from nodes_network import OWN_ADDRESS, Network, NetworkError, check, start_alone
 from nodes_scene import CALM_SECONDS, Scene
 from nodes_stories import STORIES, StoryOfNodes
-from tachograph.prometheus_api import PrometheusError
-from tachograph.signals import signals_as_exit
+from tachograph.processes.signals import signals_as_exit
+from tachograph.servers.prometheus_api import PrometheusError
 from tachograph_lab import binaries
 from tachograph_lab.pager import PagedAlert, Pager
 from tachograph_lab.processes import ProcessError

@@ -10,7 +10,7 @@ from pathlib import Path
 from nodes_network import Network, mount_small_disk
 from nodes_rank import RUN
 from tachograph import wire
-from tachograph.prometheus_api import Prometheus, PrometheusError
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError
 from tachograph_lab import binaries
 from tachograph_lab.demo.stack import NODE_COLLECTORS
 from tachograph_lab.live.cells import Cells, halves

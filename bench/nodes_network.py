@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.die_with_parent import dying_with_parent
+from tachograph.processes.die_with_parent import dying_with_parent
 
 PROGRAMS = {"ip": "iproute2", "nft": "nftables", "unshare": "util-linux", "mount": "mount"}
 """The programs that are needed, and the Debian package of each."""

@@ -21,7 +21,7 @@ from nodes_fleet import NODES, RANKS, OnHosts
 from nodes_network import NetworkError
 from nodes_rank import RUN
 from nodes_scene import Scene
-from tachograph.prometheus_api import Prometheus, TimeSeries
+from tachograph.servers.prometheus_api import Prometheus, TimeSeries
 from tachograph_lab.checkout import root, tools
 
 sys.path.insert(0, str(root() / "grafana"))

@@ -24,7 +24,7 @@ from typing import Any
 
 from tachograph import diagnosis
 from tachograph.findings.limits import LIMITS
-from tachograph.humanize import duration
+from tachograph.text.humanize import duration
 from tachograph.watch.private_exporter import private_exporter
 from tachograph_lab.demo.resilient_run import Recovery, ResilientRun, StepMade, start_alone, start_supervised
 from tachograph_lab.processes import Children, ProcessError

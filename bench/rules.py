@@ -27,9 +27,9 @@ from observe import cpu_seconds, resident_mb
 from rules_cpu import costs
 from rules_pages import RANKS_PER_NODE
 from rules_report import LISTED, Figures, cores, document, row, with_rows
-from tachograph import duration
 from tachograph.bundle.rules import at_scrapes
 from tachograph.bundle.site import Site
+from tachograph.text import duration
 from tachograph_lab import binaries
 from tachograph_lab.demo.stack import NODE_COLLECTORS
 from tachograph_lab.processes import Child, Children, answers, free_port

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tachograph import duration
+from tachograph.text import duration
 
 ROUNDS = 6
 

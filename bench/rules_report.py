@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tachograph import duration
+from tachograph.text import duration
 
 FENCE = "<!-- written by bench/rules.py --doc -->"
 LISTED = 3

@@ -31,7 +31,7 @@ from hostile_scraper import Scraper
 from observe import children, resident_mb
 from soak_load import RANKS, Attackers, Driver, Ranks, SlowReaders
 from soak_rank import UID
-from tachograph.signals import signals_as_exit
+from tachograph.processes.signals import signals_as_exit
 from tachograph_lab.fake_nvml import library
 from tachograph_lab.processes import Children
 from tachograph_lab.table import between, markdown, quantile, save, show

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from multiprocessing.synchronize import Barrier
 
 import tachograph
-from tachograph.die_with_parent import die_with_parent
+from tachograph.processes.die_with_parent import die_with_parent
 
 TOKENS_PER_RANK = 4096
 FLOPS_PER_TOKEN = 4.6e10

@@ -72,7 +72,8 @@ def test_every_help_fits_and_ends_with_the_exit_statuses(
 def test_every_text_is_wrapped(command: str) -> None:
     """By the one place that knows how wide it may be; `run` and `exporter` write logs. Tests of each try it."""
     package = Path(importlib.import_module(COMMANDS[command].main.partition(":")[0]).__file__ or "").parent
-    assert any("from tachograph.wrapping import" in path.read_text(encoding="utf-8") for path in package.glob("*.py"))
+    sources = (path.read_text(encoding="utf-8") for path in package.glob("*.py"))
+    assert any("from tachograph.text.wrapping import" in source for source in sources)
 
 
 def test_what_a_program_without_a_log_prints_names_us() -> None:

@@ -8,10 +8,10 @@ from pkgutil import resolve_name
 from typing import NamedTuple
 
 from tachograph._version import __version__
-from tachograph.closed_output import exit_status
-from tachograph.humanize import suggestion
-from tachograph.printable import printable
-from tachograph.wrapping import columns, wrapped
+from tachograph.processes.closed_output import exit_status
+from tachograph.text.humanize import suggestion
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import columns, wrapped
 
 
 class Command(NamedTuple):

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from textwrap import fill
 from typing import Any, NoReturn
 
-from tachograph.humanize import did_you_mean, suggestion
-from tachograph.printable import printable
+from tachograph.text.humanize import did_you_mean, suggestion
+from tachograph.text.printable import printable
 
 JSON_VERSION = 1
 """Of the object that a command prints for --json; adding a key does not change it."""

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 
-from tachograph.printable import printable
+from tachograph.text.printable import printable
 
 VERSION = 1
 MAX_FRAME_BYTES = 65536

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tachograph.dashboards.bundle import BundleError, find
 from tachograph.dashboards.server import Viewer
-from tachograph.signals import signals_as_exit
+from tachograph.processes.signals import signals_as_exit
 from tachograph_lab import binaries
 from tachograph_lab.checkout import CheckoutError
 from tachograph_lab.commands.replay import find as find_scenario

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from tachograph.closed_output import exit_status
+from tachograph.processes.closed_output import exit_status
 from tachograph_lab.checkout import CheckoutError, root
 
 COMMANDS: Mapping[str, str] = {

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tachograph.prometheus_api import OLDEST
+from tachograph.servers.prometheus_api import OLDEST
 from tachograph_lab.checkout import CheckoutError, tools
 
 Programs = Mapping[str, tuple[str, ...]]

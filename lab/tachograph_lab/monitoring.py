@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tachograph.http_client import HttpError, ask
-from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
+from tachograph.servers.http_client import HttpError, ask
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph_lab import binaries
 from tachograph_lab.checkout import root
 from tachograph_lab.processes import Children, ProcessError, answers, free_port

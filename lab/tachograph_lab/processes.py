@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tachograph.die_with_parent import dying_with_parent
-from tachograph.http_client import HttpError, ask
+from tachograph.processes.die_with_parent import dying_with_parent
+from tachograph.servers.http_client import HttpError, ask
 
 GRACE_SECONDS = 5.0
 PORTS = range(20_000, 32_000)

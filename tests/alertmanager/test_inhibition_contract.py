@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.duration import parse
 from tachograph.findings.kinds import severities
+from tachograph.text.duration import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 HERO_PAGES = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.prometheus_api import TimeSeries
+from tachograph.servers.prometheus_api import TimeSeries
 from tachograph_lab.pager import Pager
 from tests.bench.conftest import BENCH
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tachograph import duration
 from tachograph.bundle import command, folder
 from tachograph.findings.limits import LIMITS
 from tachograph.node.config import read_config
+from tachograph.text import duration
 
 pytestmark = pytest.mark.usefixtures("wide")
 

@@ -27,7 +27,7 @@ def around(recorded: Recorded, run: str, *more: str) -> tuple[str, ...]:
 
 
 def iso(at: float) -> str:
-    from tachograph.moments import iso as text
+    from tachograph.text.moments import iso as text
 
     return text(at)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.alertmanager_api import Alertmanager, AlertmanagerError
+from tachograph.servers.alertmanager_api import Alertmanager, AlertmanagerError
 from tachograph_lab.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

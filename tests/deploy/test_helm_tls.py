@@ -15,7 +15,7 @@ import pytest
 import trustme
 import yaml
 
-from tachograph.prometheus_api import Prometheus
+from tachograph.servers.prometheus_api import Prometheus
 from tachograph_lab.processes import Children, answers, free_port
 from tests.deploy.chart_rendering import MATRIX, ON, PASSWORD, daemon_set, of_kind, rendered
 

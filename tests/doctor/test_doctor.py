@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tachograph.alertmanager_api import Alertmanager
 from tachograph.bundle import merged, scale_out
 from tachograph.bundle.site import Site
 from tachograph.doctor import node_checks, prometheus_checks
@@ -24,7 +23,8 @@ from tachograph.doctor.alertmanager_checks import TEST_PAGE, WATCHDOG, _arriving
 from tachograph.doctor.check_result import FAIL, OK, UNKNOWN
 from tachograph.doctor.command import main
 from tachograph.doctor.node_checks import is_here
-from tachograph.prometheus_api import LoadedRule, Prometheus, TimeSeries
+from tachograph.servers.alertmanager_api import Alertmanager
+from tachograph.servers.prometheus_api import LoadedRule, Prometheus, TimeSeries
 from tachograph_lab import binaries
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import FIRING, RESOLVED, Pager

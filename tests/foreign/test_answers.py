@@ -15,10 +15,10 @@ import pytest
 import trustme
 
 from tachograph import __main__ as commands
-from tachograph import http_client
 from tachograph.dashboards import check, proxy
-from tachograph.http_client import HttpError, HttpResponse, ask
-from tachograph.prometheus_api import Prometheus, PrometheusError
+from tachograph.servers import http_client
+from tachograph.servers.http_client import HttpError, HttpResponse, ask
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 HANG = b"<hang>"

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tachograph.prometheus_api import LOOKBACK
+from tachograph.servers.prometheus_api import LOOKBACK
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASOURCES, DASHBOARDS = (

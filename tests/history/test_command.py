@@ -11,7 +11,7 @@ import pytest
 
 from tachograph.history.command import main
 from tachograph.history.recorded import CHUNK, STEP, read
-from tachograph.prometheus_api import Prometheus
+from tachograph.servers.prometheus_api import Prometheus
 from tests.history.conftest import AFTER_SAVES, BLAMED, ELSEWHERE, LENGTH, MadePast
 from tests.schemas import conforms
 from tools.debian.help_texts import help_of

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tachograph.own_process import own_process
 from tachograph.preflight import gpus
 from tachograph.preflight.site import PreflightSite
+from tachograph.processes.own_process import own_process
 from tachograph_lab.fake_nvml.library import GPU_IS_LOST, FakeNvml
 
 MakeSite = Callable[..., PreflightSite]

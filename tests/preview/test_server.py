@@ -18,7 +18,7 @@ import pytest
 
 from tachograph.dashboards import command, server
 from tachograph.dashboards.bundle import Bundle, BundleError, find
-from tachograph.server_address import DEFAULT_PORT
+from tachograph.servers.server_address import DEFAULT_PORT
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens

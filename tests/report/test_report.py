@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 from tachograph.catalog import index as catalog
-from tachograph.moments import iso
-from tachograph.prometheus_api import Prometheus, TimeSeries
 from tachograph.report.command import main
 from tachograph.report.page import page
 from tachograph.report.queries import SectionQueries
 from tachograph.report.window import Window
+from tachograph.servers.prometheus_api import Prometheus, TimeSeries
+from tachograph.text.moments import iso
 from tests.schemas import conforms
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tachograph.moments import iso, moment
 from tachograph.report.markup import element, table
 from tachograph.report.svg import WIDTH, PlotArea, Point, Scale, band, inside, line, runs, span
 from tachograph.report.window import LONGEST, MOST_TICKS, TICKS, Window
+from tachograph.text.moments import iso, moment
 
 NOON = 1_767_268_800.0  # 2026-01-01T12:00:00Z
 WINDOW = Window(NOON, NOON + 3600, 15)

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tachograph import shipped
 from tachograph.__main__ import COMMANDS as OURS
+from tachograph.files import shipped
 from tachograph_lab.processes import Children, answers, free_port
 from tests.every import every
 from tests.runbooks import shell

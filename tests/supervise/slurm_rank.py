@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import tachograph
-from tachograph import atomic_file
-from tachograph.process_tree import started_at
+from tachograph.files import atomic_file
+from tachograph.processes.process_tree import started_at
 
 NODE, RANK = os.environ["SLURMD_NODENAME"], int(os.environ["SLURM_PROCID"])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.alertmanager_api import Alertmanager
+from tachograph.servers.alertmanager_api import Alertmanager
 from tachograph.supervise import history
 from tachograph.supervise.decision import CONTRADICTION, GONE, NOTICED_LATER
 from tachograph.supervise.observer import ATTEMPT_SECONDS

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.alertmanager_api import Alertmanager, AlertmanagerError
+from tachograph.servers.alertmanager_api import Alertmanager, AlertmanagerError
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
 from tachograph.supervise import alerts
 from tachograph.supervise.alerts import ActiveAlerts

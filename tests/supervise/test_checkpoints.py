@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tachograph.own_process import own_process
+from tachograph.processes.own_process import own_process
 from tachograph.supervise import checkpoint_files, history, known_checkpoints
 from tachograph.supervise.checkpoint_memory import CheckpointMemory
 from tachograph.supervise.run_seen import CheckpointSeen, RunSeen

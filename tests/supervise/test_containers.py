@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.process_tree import started_at
+from tachograph.processes.process_tree import started_at
 from tachograph.supervise.run_seen import RankSeen
 from tests.supervise.conftest import RANKS, Supervised
 from tests.supervise.world import World, hung

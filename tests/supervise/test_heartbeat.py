@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.http_client import ask
+from tachograph.servers.http_client import ask
 from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.ledger import ASK, SHADOW
 from tachograph.supervise.run_seen import Unknown

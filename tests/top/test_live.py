@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from tachograph.catalog import index as catalog
 from tachograph.node.samples import GpuIdentity, Sample
-from tachograph.prometheus_api import Prometheus
+from tachograph.servers.prometheus_api import Prometheus
 from tachograph.top.app import TopApp
 from tachograph.top.node_source import NodeSource
 from tachograph.top.overview import OverviewSource

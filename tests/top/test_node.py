@@ -14,7 +14,7 @@ import pytest
 from tachograph.catalog import index as catalog
 from tachograph.node.ranks.frames import Bye
 from tachograph.node.samples import GpuIdentity, Sample
-from tachograph.server_address import DEFAULT_PORT, exporter_url
+from tachograph.servers.server_address import DEFAULT_PORT, exporter_url
 from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_source import NodeSource
 from tests.schemas import conforms

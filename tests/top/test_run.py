@@ -12,7 +12,7 @@ import promql_parser
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.prometheus_api import Prometheus, TimeSeries
+from tachograph.servers.prometheus_api import Prometheus, TimeSeries
 from tachograph.top import queries
 from tachograph.top.run_source import RunSource
 from tests.schemas import conforms

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tachograph.__main__ import main
-from tachograph.moments import iso
+from tachograph.text.moments import iso
 from tachograph.triage import elsewhere
 from tachograph.triage.findings import TriageFinding
 from tachograph_lab.processes import free_port

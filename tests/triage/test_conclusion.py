@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tachograph.prometheus_api import QueryRefusedError, TimeSeries
+from tachograph.servers.prometheus_api import QueryRefusedError, TimeSeries
 from tachograph.triage import text
 from tachograph.triage.conclusion import conclude
 from tachograph.triage.facts import Facts, gather

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.http_client import ask
+from tachograph.servers.http_client import ask
 from tachograph_lab.pager import Pager
 from tachograph_lab.processes import Child, Children, answers, free_port
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from tachograph import duration
+from tachograph.text import duration
 from tools.mutation.copies import (
     ALERTS,
     NUMBER,

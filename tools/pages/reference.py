@@ -11,7 +11,7 @@ from tachograph import Recorder
 from tachograph.__main__ import COMMANDS
 from tachograph.catalog.index import TRAIN_METRICS
 from tachograph.node.config import SETTINGS, Setting
-from tachograph.server_address import web_socket_path
+from tachograph.servers.server_address import web_socket_path
 from tachograph.wire import SYSTEM_SOCKET
 from tools.debian.help_texts import Help, helps
 from tools.pages.variables import VARIABLES

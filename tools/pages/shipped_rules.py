@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tachograph import shipped
+from tachograph.files import shipped
 from tools.pages.section import ROOT
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tachograph.humanize import span
+from tachograph.text.humanize import span
 from tachograph_lab.checkout import root
 from tools.commit import git, head
 from tools.programs import BuildError

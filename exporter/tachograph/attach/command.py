@@ -21,7 +21,7 @@ from tachograph.client.recorder import Recorder, on_created
 from tachograph.client.torch.flight_recorder import enable_timing
 from tachograph.client.transport.shutdown import note_exit
 from tachograph.findings.limits import LIMITS
-from tachograph.humanize import did_you_mean
+from tachograph.text.humanize import did_you_mean
 
 USAGE = """usage: tachograph run [options] SCRIPT [argument ...]
        tachograph run [options] -m MODULE [argument ...]

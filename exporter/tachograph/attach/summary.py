@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tachograph import humanize
-from tachograph.printable import printable
+from tachograph.text import humanize
+from tachograph.text.printable import printable
 
 PAUSE = "a long one may page RunHung: --hang-seconds"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from shutil import copy, copytree, ignore_patterns, rmtree
 
 from tachograph.command_line import CommandParser
-from tachograph.wrapping import fitted
+from tachograph.text.wrapping import fitted
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDER = PACKAGE / "auto/folder"
 
-COPIED = ("attach", "auto", "blackbox", "catalog", "client", "findings", "integrations")
+COPIED = ("attach", "auto", "blackbox", "catalog", "client", "files", "findings", "integrations", "processes", "text")
 """The packages that recording a training may import, besides the modules at the top."""
 
 

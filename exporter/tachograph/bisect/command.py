@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tachograph import duration, humanize
 from tachograph.bisect.boundary import Boundary, Candidates, next_value
 from tachograph.bisect.nodes import TOGETHER, UNPROVEN, BadNode, expand, next_set
 from tachograph.bisect.scale import changes
@@ -17,10 +16,11 @@ from tachograph.bisect.state import BisectState, StateError, asked_for, load, sa
 from tachograph.bisect.tally import Tally, Trial, lead_for
 from tachograph.bisect.trial import CannotRunError, fill, run
 from tachograph.command_line import CommandParser, versioned_json
-from tachograph.printable import printable
-from tachograph.process_tree import adopt_orphans
-from tachograph.signals import signals_as_exit
-from tachograph.wrapping import fitted
+from tachograph.processes.process_tree import adopt_orphans
+from tachograph.processes.signals import signals_as_exit
+from tachograph.text import duration, humanize
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import fitted
 
 KINDS = ("ranks", "nodes", "batch", "layers")
 EPILOG = r"""Each trial runs the command with {} replaced. It works if it exits with status

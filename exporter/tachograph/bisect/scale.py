@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tachograph import humanize
+from tachograph.text import humanize
 
 FELT = 1.2
 """By how much an effective batch must grow to ask for another rate."""

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tachograph import atomic_file
 from tachograph.bisect.tally import Trial
+from tachograph.files import atomic_file
 
 VERSION = 1
 LARGEST = 16 << 20

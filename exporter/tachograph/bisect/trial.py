@@ -12,7 +12,7 @@ from pathlib import Path
 from tachograph.bisect import warden
 from tachograph.bisect.tally import Trial
 from tachograph.bisect.warden import CommandEnd, Warden
-from tachograph.process_tree import POLL_SECONDS, Descendants
+from tachograph.processes.process_tree import POLL_SECONDS, Descendants
 
 CANNOT = {
     125: "it left with 125, which says that this value cannot be tested",

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from typing import IO, NamedTuple
 
-from tachograph.die_with_parent import die_with_parent
-from tachograph.own_process import own_process
-from tachograph.process_tree import Descendants, adopt_orphans
+from tachograph.processes.die_with_parent import die_with_parent
+from tachograph.processes.own_process import own_process
+from tachograph.processes.process_tree import Descendants, adopt_orphans
 
 KILLED_GRACE_SECONDS = 0.5
 """Time that a command has to end after SIGTERM when the bisection was killed: nobody waits for its result."""

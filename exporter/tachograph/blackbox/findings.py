@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tachograph.humanize import coordinates
+from tachograph.text.humanize import coordinates
 
 HOST, GPU, NO_DUMP, SLOW, FAILED = "host_stuck", "gpu_stuck", "no_dump", "slow", "failed"
 

@@ -26,7 +26,7 @@ from tachograph.blackbox.recorder import (
     add_recorder,
     whole,
 )
-from tachograph.own_process import own_workers
+from tachograph.processes.own_process import own_workers
 
 LARGEST_FILE = 256 << 20
 """A dump of 20,000 entries with stacks has some 30 MB; no file that is larger is read."""

@@ -15,9 +15,9 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from tachograph.blackbox.recorder import LARGEST_RANK
 from tachograph.blackbox.standing import Known
-from tachograph.humanize import age
-from tachograph.printable import printable
-from tachograph.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.text.humanize import age
+from tachograph.text.printable import printable
 
 VERSION = 1
 ROOT = "/api/blackbox/"

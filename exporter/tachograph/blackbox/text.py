@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tachograph import humanize
 from tachograph.blackbox.findings import BlockedGroup, Culprit, Verdict
 from tachograph.blackbox.words import rank_list
-from tachograph.printable import printable
-from tachograph.wrapping import wrapped
+from tachograph.text import humanize
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import wrapped
 
 MOST_CULPRITS = 20
 MOST_CASCADE = 8

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tachograph import humanize
 from tachograph.blackbox import crossed, gpu, mismatch, slow, unrecorded, waits
 from tachograph.blackbox import folder as folders
 from tachograph.blackbox.findings import FAILED, GPU, HOST, NO_DUMP, SLOW, BlockedGroup, Culprit, Open, Verdict
@@ -26,6 +25,7 @@ from tachograph.blackbox.words import (
     whereabouts,
     without_dump,
 )
+from tachograph.text import humanize
 
 
 def analyze(directory: Path, world_size: int | None = None) -> Verdict:

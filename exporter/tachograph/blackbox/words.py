@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tachograph import humanize
 from tachograph.blackbox.recorder import RankDump, Shape
 from tachograph.blackbox.standing import Standing
 from tachograph.blackbox.waits import Blocked
+from tachograph.text import humanize
 
 NO_SHAPE = Shape("operation", (), (), (), None)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph import duration
 from tachograph.command_line import CommandParser, versioned_json
-from tachograph.humanize import listed, plural
-from tachograph.printable import printable
-from tachograph.wrapping import columns, fitted, wrapped
+from tachograph.text import duration
+from tachograph.text.humanize import listed, plural
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import columns, fitted, wrapped
 
 if TYPE_CHECKING:
     from tachograph.bundle.site import Site

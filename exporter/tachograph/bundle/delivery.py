@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tachograph.bundle import routes, rules
 from tachograph.findings.kinds import severities
-from tachograph.humanize import listed, plural
+from tachograph.text.humanize import listed, plural
 
 Labels = Mapping[str, str]
 Matcher = tuple[str, str, str]

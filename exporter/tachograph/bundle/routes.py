@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tachograph import shipped
+from tachograph.files import shipped
 
 COMPONENT = 'component="tachograph"'
 """The matcher of every alert of ours."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from tachograph import shipped
+from tachograph.files import shipped
 from tachograph.findings.limits import LIMITS, applied
-from tachograph.humanize import suggestion
+from tachograph.text.humanize import suggestion
 
 HEADER = "# Made by `make rules` from prometheus/src/{}: edit that.\n"
 INTERVAL = re.compile(r"(?m)^    interval: (\d+)s$")

@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from tachograph import shipped
 from tachograph.bundle import levels, routes, rules
 from tachograph.bundle.site import Site
-from tachograph.humanize import suggestion
-from tachograph.yaml_file import YamlFileError, composed
+from tachograph.files import shipped
+from tachograph.files.yaml_file import YamlFileError, composed
+from tachograph.text.humanize import suggestion
 
 JOBS = ("tachograph", "node", "dcgm")
 """The jobs that scrape nodes, each with a file of targets."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tachograph import shipped
 from tachograph.bundle import levels, routes, rules
+from tachograph.files import shipped
 from tachograph.findings.limits import LIMITS
 
 CLICKED, BOX_PAGE = "${__data.fields.Node}", "/blackbox/${run:percentencode}"

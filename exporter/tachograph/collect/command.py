@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph import duration
 from tachograph.blackbox import text
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.verdict import analyze
 from tachograph.blackbox.words import rank_list
 from tachograph.command_line import CommandParser, versioned_json
-from tachograph.humanize import listed, plural
-from tachograph.printable import printable
-from tachograph.server_address import exporter_url
-from tachograph.wrapping import columns, fitted
+from tachograph.servers.server_address import exporter_url
+from tachograph.text import duration
+from tachograph.text.humanize import listed, plural
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import columns, fitted
 
 if TYPE_CHECKING:
     from tachograph.collect.capture import Answer
@@ -183,7 +183,7 @@ def _say(error: object) -> None:
 def _exporters(given: argparse.Namespace) -> list[str]:
     """Return the exporters to ask, empty after saying why there are none."""
     from tachograph.collect import exporters  # what asks is in an extra, and analyze does not ask
-    from tachograph.prometheus_api import Prometheus, PrometheusError
+    from tachograph.servers.prometheus_api import Prometheus, PrometheusError
 
     if given.exporter:
         return list(dict.fromkeys(given.exporter))
@@ -284,7 +284,7 @@ def _analyze(given: argparse.Namespace) -> int:
 def _with_places(verdict: Verdict, given: argparse.Namespace) -> Verdict:
     """Return the verdict with the places of the culprits; without, after saying why, where they cannot be had."""
     from tachograph.collect import places
-    from tachograph.prometheus_api import Prometheus, PrometheusError
+    from tachograph.servers.prometheus_api import Prometheus, PrometheusError
 
     run = given.run or verdict.run
     if not run:

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from tachograph.blackbox import served
 from tachograph.blackbox.served import ServedRun
-from tachograph.http_client import HttpError, HttpResponse, ask, without_password
-from tachograph.printable import printable
-from tachograph.prometheus_api import Prometheus
-from tachograph.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.servers.http_client import HttpError, HttpResponse, ask, without_password
+from tachograph.servers.prometheus_api import Prometheus
+from tachograph.text.printable import printable
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tachograph.blackbox.findings import Culprit, Verdict
 from tachograph.catalog.metric import Metric
 from tachograph.catalog.rank import DIMENSIONS, RANK_COORDINATES, RANK_INFO
-from tachograph.prometheus_api import Prometheus, quoted
+from tachograph.servers.prometheus_api import Prometheus, quoted
 
 WINDOW = "6h"
 """Back from now: the ranks of a run that hung may be gone."""

@@ -15,13 +15,13 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from tachograph import duration
 from tachograph.command_line import WIDTH, CommandParser, versioned_json
-from tachograph.moments import moment
-from tachograph.printable import printable
-from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
-from tachograph.unreadable import UNREADABLE
-from tachograph.wrapping import columns, fitted
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.servers.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.text import duration
+from tachograph.text.moments import moment
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import columns, fitted
 
 if TYPE_CHECKING:
     from tachograph.compare.comparison import Comparison, Row
@@ -201,7 +201,7 @@ def _save(given: argparse.Namespace) -> int:
 
 def duration_text(recording: RecordedRun) -> str:
     """Return how long a recording is."""
-    from tachograph.humanize import span
+    from tachograph.text.humanize import span
 
     return span(recording.seconds)
 

@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tachograph import humanize
 from tachograph.compare import interval
 from tachograph.compare.interval import Interval
 from tachograph.compare.measures import MEASURES, STEP, STEPS, Measure, Statistic
 from tachograph.compare.recording import RecordedRun, Sample
+from tachograph.text import humanize
 
 REGRESSION, IMPROVEMENT, WITHIN, INCONCLUSIVE, NOT_JUDGED = (
     "regression", "improvement", "within the limit", "inconclusive", "not judged",

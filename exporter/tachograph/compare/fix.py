@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tachograph import humanize
 from tachograph.compare.comparison import REGRESSION, Comparison
 from tachograph.compare.measures import STEP
 from tachograph.compare.recording import Condition, RecordedRun, RecordingError, Sample
 from tachograph.findings.kinds import severities
-from tachograph.prometheus_api import Prometheus, TimeSeries, quoted
+from tachograph.servers.prometheus_api import Prometheus, TimeSeries, quoted
+from tachograph.text import humanize
 
 FIXED, NOT_FIXED, INCONCLUSIVE = "fixed", "not fixed", "inconclusive"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from tachograph import humanize
 from tachograph.catalog.rank import OWN_PHASES
+from tachograph.text import humanize
 
 
 class Statistic(Enum):

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from tachograph.compare.measures import HOST, MFU, PEAK, PHASE, RESERVED, SAMPLES, STEP, TOKENS, WAIT
 from tachograph.compare.recording import RecordedRun, RecordingError, Sample
-from tachograph.humanize import span, utc
-from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries, quoted
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError, TimeSeries, quoted
+from tachograph.text.humanize import span, utc
 
 POINTS = 720
 """Samples of a series at most: two hours at 10 s."""

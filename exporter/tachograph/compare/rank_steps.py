@@ -11,7 +11,7 @@ from typing import Any
 
 from tachograph.compare.measures import HOST, LOSS, PEAK, PHASE, RESERVED, SAMPLES, STEP, STEPS, TOKENS, WAIT
 from tachograph.compare.recording import RecordedRun, RecordingError, Sample, number
-from tachograph.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE
 
 KEY = "tachograph_steps"
 VERSION = 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tachograph import atomic_file
-from tachograph.unreadable import UNREADABLE
+from tachograph.files import atomic_file
+from tachograph.files.unreadable import UNREADABLE
 
 VERSION = 1
 KEY = "tachograph_compare"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tachograph import humanize
 from tachograph.compare.comparison import NOT_JUDGED, Comparison, Row
 from tachograph.compare.fix import FixVerdict
 from tachograph.compare.interval import LEVEL
 from tachograph.compare.recording import RecordedRun
-from tachograph.printable import printable
-from tachograph.wrapping import wrapped
+from tachograph.text import humanize
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import wrapped
 
 COLUMNS = ("", "first", "second", "change", f"{LEVEL:.0%} interval", "")
 TIME = "%Y-%m-%d %H:%M:%S"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tachograph import extras, shipped
+from tachograph import extras
+from tachograph.files import shipped
 
 INSTALLED = Path(__file__).parent / "viewer"
 CHECKOUT = Path(__file__).parents[3] / "grafana"

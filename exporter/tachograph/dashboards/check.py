@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from tachograph.prometheus_api import Prometheus, PrometheusError, nearest, similar
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError, nearest, similar
 
 
 @dataclass(frozen=True)

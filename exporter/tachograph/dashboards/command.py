@@ -11,11 +11,18 @@ from collections.abc import Sequence
 from tachograph.command_line import CommandParser
 from tachograph.dashboards.bundle import Bundle, BundleError, find
 from tachograph.dashboards.server import Viewer
-from tachograph.http_client import without_password
-from tachograph.printable import printable
-from tachograph.prometheus_api import DEFAULT_PORT, DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
-from tachograph.server_address import server_url
-from tachograph.wrapping import fitted
+from tachograph.servers.http_client import without_password
+from tachograph.servers.prometheus_api import (
+    DEFAULT_PORT,
+    DEFAULT_URL,
+    ENVIRONMENT,
+    Prometheus,
+    PrometheusError,
+    default_url,
+)
+from tachograph.servers.server_address import server_url
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import fitted
 
 LISTEN = "127.0.0.1:10025"
 """Its own, beside the exporter's: 3000 is Grafana's."""

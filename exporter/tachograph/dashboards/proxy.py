@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from tachograph.http_client import HttpError, HttpResponse, ask, without_password
-from tachograph.prometheus_api import ENVIRONMENT, FORM
+from tachograph.servers.http_client import HttpError, HttpResponse, ask, without_password
+from tachograph.servers.prometheus_api import ENVIRONMENT, FORM
 
 ALLOWED = re.compile(
     r"/api/v1/(query|query_range|series|labels|label/[a-zA-Z_][a-zA-Z0-9_]*/values|rules|metadata|status/buildinfo)"

@@ -22,8 +22,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tachograph.dashboards import proxy
 from tachograph.dashboards.bundle import Bundle
 from tachograph.dashboards.check import check
-from tachograph.printable import printable
-from tachograph.prometheus_api import Prometheus
+from tachograph.servers.prometheus_api import Prometheus
+from tachograph.text.printable import printable
 
 MAX_FORM = 1 << 20
 CONNECTIONS = 16

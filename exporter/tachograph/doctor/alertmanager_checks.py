@@ -9,11 +9,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from tachograph.alertmanager_api import Alertmanager
 from tachograph.bundle import merged
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
 from tachograph.findings.kinds import WATCHDOG
-from tachograph.humanize import count, listed, plural
+from tachograph.servers.alertmanager_api import Alertmanager
+from tachograph.text.humanize import count, listed, plural
 
 TEST_PAGE = "TachographTestPage"
 TEST_SECONDS = 60.0

@@ -7,12 +7,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tachograph import alertmanager_api, prometheus_api
-from tachograph.alertmanager_api import Alertmanager, AlertmanagerError
 from tachograph.command_line import CommandParser, versioned_json
 from tachograph.doctor.check_result import FAIL, OK, UNKNOWN, CheckResult, fail, unknown
-from tachograph.prometheus_api import Prometheus, PrometheusError
-from tachograph.wrapping import columns, fitted
+from tachograph.servers import alertmanager_api, prometheus_api
+from tachograph.servers.alertmanager_api import Alertmanager, AlertmanagerError
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError
+from tachograph.text.wrapping import columns, fitted
 
 WORDS = {OK: "right", FAIL: "wrong", UNKNOWN: "not checked"}
 

@@ -18,9 +18,9 @@ from tachograph._version import __version__
 from tachograph.catalog import index as catalog
 from tachograph.client.transport.exporter_socket import why_unreachable
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
-from tachograph.http_client import without_password
-from tachograph.humanize import listed, plural
-from tachograph.server_address import UNIX, exporter_url
+from tachograph.servers.http_client import without_password
+from tachograph.servers.server_address import UNIX, exporter_url
+from tachograph.text.humanize import listed, plural
 from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_source import default_exporter, exporter_page
 from tachograph.top.overview import SourceError

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from tachograph.bundle import levels, rules
 from tachograph.bundle.scale_out import CELLS_GROUP
 from tachograph.doctor.check_result import CheckResult, fail, ok, unknown
-from tachograph.http_client import without_password
-from tachograph.humanize import listed, plural
-from tachograph.prometheus_api import LoadedRule, Prometheus, ScrapeTarget
+from tachograph.servers.http_client import without_password
+from tachograph.servers.prometheus_api import LoadedRule, Prometheus, ScrapeTarget
+from tachograph.text.humanize import listed, plural
 
 LONGEST_INTERVAL_SECONDS = 60.0
 """Between two scrapes: up to it the rules hold (docs/pages.md has the time from the fault to the page)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tachograph.humanize import age, duration, percent
+from tachograph.text.humanize import age, duration, percent
 
 SAID_SECONDS = 10.0
 """A finding's duration is part of its sentence from then on."""

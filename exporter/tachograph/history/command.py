@@ -7,16 +7,16 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tachograph import duration
 from tachograph.command_line import CommandParser, versioned_json
+from tachograph.files.unreadable import UNREADABLE
 from tachograph.history.causes import failures, periodicities, precedences
 from tachograph.history.culprits import gpus, links, nodes
 from tachograph.history.recorded import read
 from tachograph.history.text import History, as_json, shown
-from tachograph.printable import printable
-from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
-from tachograph.unreadable import UNREADABLE
-from tachograph.wrapping import fitted
+from tachograph.servers.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.text import duration
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import fitted
 
 TIMEOUT = 120.0
 """Seconds for a query: three days of a large cluster."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tachograph.findings.kinds import NIC_DOWN, NIC_ERRORS, NIC_SLOW
 from tachograph.history.chance import some_node
 from tachograph.history.recorded import NodeIncident
-from tachograph.prometheus_api import Prometheus, quoted
+from tachograph.servers.prometheus_api import Prometheus, quoted
 
 LINKS: Mapping[str, str] = {
     NIC_DOWN.alert: "max by (device, port) (max_over_time(node:nic_down_seconds:max{{{}}}[5m]))",

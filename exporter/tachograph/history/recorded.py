@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tachograph.findings.kinds import KINDS
-from tachograph.prometheus_api import Prometheus, quoted
+from tachograph.servers.prometheus_api import Prometheus, quoted
 
 STEP = 60
 """Seconds between samples: an event is known to a minute at least."""

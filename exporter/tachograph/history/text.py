@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from tachograph import humanize
 from tachograph.history.causes import HANDFUL, Periodicity, Precedence
 from tachograph.history.culprits import BlamedPart, half
 from tachograph.history.recorded import Recorded
+from tachograph.text import humanize
 
 SHOWN = 10
 """Nodes, GPUs and links each that are shown; `--json` has all."""

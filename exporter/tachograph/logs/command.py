@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tachograph import duration
 from tachograph.command_line import CommandParser, versioned_json
 from tachograph.logs import text
 from tachograph.logs.findings import LogFinding
@@ -20,10 +19,11 @@ from tachograph.logs.scan import prepare
 from tachograph.logs.sightings import Context
 from tachograph.logs.sources import Unread, plan, refused, standard_input, whole_lines
 from tachograph.logs.verdict import LogVerdict, conclude
-from tachograph.printable import printable
-from tachograph.server_address import server_url
+from tachograph.servers.server_address import server_url
 from tachograph.signatures.table import table
-from tachograph.wrapping import columns
+from tachograph.text import duration
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import columns
 
 LOKI_PORT = 3100
 EPILOG = """\

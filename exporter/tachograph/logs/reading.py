@@ -19,7 +19,7 @@ from tachograph.logs.scan import LogScan
 from tachograph.logs.shape import SAMPLED
 from tachograph.logs.sightings import Context, Scanned
 from tachograph.logs.sources import BLOCK, UNREADABLE, FilePart, Unread, blocks
-from tachograph.own_process import own_workers
+from tachograph.processes.own_process import own_workers
 
 ALONE = 32 << 20
 """Bytes in all up to which other processes are not worth their start."""

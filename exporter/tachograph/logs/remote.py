@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 from urllib.parse import urlencode
 
-from tachograph.http_client import HttpError, ask, without_password
+from tachograph.files.unreadable import UNREADABLE
 from tachograph.logs.sources import ReadsPieces, whole_lines
-from tachograph.unreadable import UNREADABLE
+from tachograph.servers.http_client import HttpError, ask, without_password
 
 LOKI_PAGE = 5_000
 """Lines of one response; the limit of a Loki that is not configured otherwise."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph import humanize
 from tachograph.logs.findings import LogFinding, Weight
 from tachograph.logs.verdict import STEP, LogVerdict
-from tachograph.printable import printable
-from tachograph.wrapping import wrapped
+from tachograph.text import humanize
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import wrapped
 
 WIDEST = 200
 """Letters of a line of a log that are shown."""

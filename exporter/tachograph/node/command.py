@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tachograph.humanize import plural
 from tachograph.node.config import read_config
 from tachograph.node.config_file import ConfigError
+from tachograph.text.humanize import plural
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,9 +14,7 @@ from urllib.parse import urlsplit
 
 from tachograph.catalog.metric import ALL, DASHBOARDS, SERIES_LEVELS
 from tachograph.command_line import CommandParser
-from tachograph.duration import parse
 from tachograph.findings.limits import LIMITS, Limit
-from tachograph.humanize import did_you_mean
 from tachograph.node.config_file import ConfigError, Entry, read_file
 from tachograph.node.log import LEVELS
 from tachograph.node.ranks.limits import Limits
@@ -24,7 +22,9 @@ from tachograph.node.ranks.run_names import POLICIES
 from tachograph.node.unix_socket import fits
 from tachograph.node.web.readers import NO_READERS, SiteReaders, read_site_readers
 from tachograph.node.web.web_config import read_web_config
-from tachograph.server_address import DEFAULT_PORT, web_socket_path
+from tachograph.servers.server_address import DEFAULT_PORT, web_socket_path
+from tachograph.text.duration import parse
+from tachograph.text.humanize import did_you_mean
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
 
 DEFAULT_RAS = "localhost:28028"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.humanize import suggestion
-from tachograph.yaml_file import YamlFileError, composed
+from tachograph.files.yaml_file import YamlFileError, composed
+from tachograph.text.humanize import suggestion
 
 if TYPE_CHECKING:
     import yaml

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tachograph.humanize import gibibytes, span
 from tachograph.preflight import limited
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, Measurement, PreflightFinding
 from tachograph.preflight.model_memory import checkpoint_bytes
 from tachograph.preflight.options import PreflightOptions
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority, slow
+from tachograph.text.humanize import gibibytes, span
 
 WORDS = {
     "missing": ("does not exist", "create it, or mount what it is on"),

@@ -6,9 +6,9 @@ import statistics
 import time
 from collections.abc import Mapping
 
-from tachograph.humanize import duration
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding
 from tachograph.preflight.site import PreflightCheck, PreflightSite
+from tachograph.text.humanize import duration
 
 ROUNDS = 3
 CHEAP_SECONDS = 0.5

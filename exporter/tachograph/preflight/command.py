@@ -39,8 +39,8 @@ from tachograph.preflight.options import PreflightOptions
 from tachograph.preflight.own_output import own_output
 from tachograph.preflight.runner import Leader, follow
 from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite, placed
-from tachograph.printable import printable
-from tachograph.wrapping import fitted
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import fitted
 
 CHECKS: tuple[PreflightCheck, ...] = (
     versions.CHECK,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tachograph.humanize import listed, percent, significant
 from tachograph.node.peaks import achievable_of
 from tachograph.preflight.devices import device_name, fastest
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding, Untyped
 from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import slow, usual
+from tachograph.text.humanize import listed, percent, significant
 
 SIZE, CPU_SIZE = 8192, 1024
 SAMPLE_SECONDS = 0.2

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tachograph.catalog.gpu import RECOVERY_ACTIONS
-from tachograph.humanize import gibibytes, listed, plural
 from tachograph.preflight import limited
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding, skip
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
+from tachograph.text.humanize import gibibytes, listed, plural
 
 Values: TypeAlias = Mapping[str, float]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from tachograph.own_process import own_process
+from tachograph.processes.own_process import own_process
 
 T = TypeVar("T")
 

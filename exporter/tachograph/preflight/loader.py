@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from tachograph.humanize import duration, plural
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, Measurement, PreflightFinding, Untyped
 from tachograph.preflight.options import PreflightOptions
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority, slow
 from tachograph.preflight.user_code import UserCodeError, call, digest, without_problems
+from tachograph.text.humanize import duration, plural
 
 BATCHES = 50
 SHARE_OF_LIMIT = 0.5

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from tachograph.humanize import percent
 from tachograph.preflight.compute import named, slow_peers
 from tachograph.preflight.devices import device_name, fastest
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding
 from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import usual
+from tachograph.text.humanize import percent
 
 SIZE, CPU_SIZE = 2**30, 2**26
 SAMPLE_SECONDS = 0.1

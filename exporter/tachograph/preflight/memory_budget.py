@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tachograph.humanize import gibibytes
 from tachograph.preflight import limited
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding, skip
 from tachograph.preflight.model_memory import RESERVE, MemoryTerm, budget, planned_model
 from tachograph.preflight.options import PreflightOptions
 from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
+from tachograph.text.humanize import gibibytes
 
 TIGHT = 0.9
 """Above this share fragmentation alone makes a run end sooner or later."""

@@ -7,9 +7,9 @@ import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tachograph.humanize import gibibytes
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding
 from tachograph.preflight.site import PreflightCheck, PreflightSite
+from tachograph.text.humanize import gibibytes
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED = 2**30

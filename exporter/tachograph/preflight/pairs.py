@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from tachograph.humanize import duration
 from tachograph.preflight.devices import synchronize
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding, Untyped, skip
 from tachograph.preflight.process_group import backend
 from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import usual
+from tachograph.text.humanize import duration
 
 Pair: TypeAlias = tuple[int, int]
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 
-from tachograph.humanize import duration
 from tachograph.preflight.exchange import open_store
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, Measurement, PreflightFinding
 from tachograph.preflight.site import PreflightCheck, PreflightSite
+from tachograph.text.humanize import duration
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 

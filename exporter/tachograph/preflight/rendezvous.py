@@ -8,10 +8,10 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 
-from tachograph.humanize import suggestion
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, PreflightFinding
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
+from tachograph.text.humanize import suggestion
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tachograph.humanize import duration, plural
 from tachograph.preflight import limited
 from tachograph.preflight.devices import use
 from tachograph.preflight.finding import (
@@ -22,6 +21,7 @@ from tachograph.preflight.finding import (
     state_of,
 )
 from tachograph.preflight.site import CPU, PreflightCheck, PreflightSite
+from tachograph.text.humanize import duration, plural
 
 GRACE_SECONDS = 5.0
 """A rank that is late says so itself, a little later."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tachograph.humanize import duration, plural
 from tachograph.preflight.checklists import answered
 from tachograph.preflight.finding import FAIL, OK, SKIPPED, WARN, CheckReport
+from tachograph.text.humanize import duration, plural
 
 MARKS = {OK: "ok", WARN: "warn", FAIL: "FAIL", SKIPPED: "-"}
 

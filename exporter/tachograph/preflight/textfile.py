@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from tachograph import atomic_file
+from tachograph.files import atomic_file
 from tachograph.preflight.finding import Measurement
 
 FIGURES = {

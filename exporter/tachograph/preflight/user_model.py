@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 
-from tachograph.humanize import listed, plural, short
 from tachograph.preflight.finding import FAIL, WARN, Conclusion, Facts, PreflightFinding, Untyped
 from tachograph.preflight.options import PreflightOptions
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
 from tachograph.preflight.user_code import UserCodeError, call, tensors, without_problems
+from tachograph.text.humanize import listed, plural, short
 
 
 def _missing(options: PreflightOptions) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tachograph.prometheus_api import PrometheusError, TimeSeries, own_labels, quoted
 from tachograph.report.queries import SectionQueries, held
+from tachograph.servers.prometheus_api import PrometheusError, TimeSeries, own_labels, quoted
 
 SERIES_PER_ALERT = 8
 """Series kept per alert: those that fired longest; `more` counts the others."""

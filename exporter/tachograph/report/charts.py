@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
-from tachograph import humanize
 from tachograph.catalog.rank import LOST_CAUSES
 from tachograph.findings.kinds import KINDS
-from tachograph.moments import iso
 from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.figure import HEIGHT, LEFT, Figure, Line, Mark, chart
 from tachograph.report.queries import SectionQueries, stepping
 from tachograph.report.svg import PlotArea, Point, stacked
+from tachograph.text import humanize
+from tachograph.text.moments import iso
 
 LOSS_ALERTS = frozenset(kind.alert for kind in KINDS if kind.shown_with_loss)
 MARKS_SHOWN = 80

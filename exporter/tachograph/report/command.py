@@ -9,17 +9,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph import atomic_file, humanize
 from tachograph.command_line import CommandParser, versioned_json
-from tachograph.moments import iso, moment
-from tachograph.printable import printable
-from tachograph.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.files import atomic_file
+from tachograph.files.unreadable import UNREADABLE
 from tachograph.report.alert_episodes import FiredAlerts
 from tachograph.report.page import in_words, page
 from tachograph.report.queries import TIMEOUT, matcher
 from tachograph.report.window import Window
-from tachograph.unreadable import UNREADABLE
-from tachograph.wrapping import fitted
+from tachograph.servers.prometheus_api import DEFAULT_URL, ENVIRONMENT, Prometheus, PrometheusError, default_url
+from tachograph.text import humanize
+from tachograph.text.moments import iso, moment
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import fitted
 
 
 def _parser() -> CommandParser:

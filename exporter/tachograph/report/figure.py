@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tachograph.moments import iso
 from tachograph.report.alert_episodes import AlertEpisode
 from tachograph.report.markup import element, safe, text
 from tachograph.report.queries import SectionQueries
 from tachograph.report.svg import PlotArea, Point, Scale, band, line, span
 from tachograph.report.window import Window
+from tachograph.text.moments import iso
 
 LEFT = 64
 HEIGHT = 150

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tachograph.findings.kinds import ECC_RISING, ROW_REMAP_PENDING
-from tachograph.moments import iso
 from tachograph.report.figure import Figure
 from tachograph.report.markup import text
 from tachograph.report.queries import SectionQueries, held
 from tachograph.report.svg import PlotArea, span
 from tachograph.report.timeline import BAR, LEFT, ROW, stretches
+from tachograph.text.moments import iso
 
 PER_KIND = 6
 ROWS = 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from tachograph.printable import printable
+from tachograph.text.printable import printable
 
 
 def safe(words: str) -> str:

@@ -7,11 +7,8 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-from tachograph import humanize
 from tachograph._version import __version__
 from tachograph.catalog.rank import LOST_CAUSES, PHASES
-from tachograph.moments import iso
-from tachograph.prometheus_api import Prometheus, PrometheusError
 from tachograph.report import charts, hardware, timeline
 from tachograph.report.alert_episodes import MEANING, AlertEpisode, FiredAlerts, fired_alerts
 from tachograph.report.chosen_ranks import choose
@@ -21,6 +18,9 @@ from tachograph.report.queries import SectionQueries
 from tachograph.report.run_summary import run_summary
 from tachograph.report.svg import AXIS, PATTERNS, WIDTH, PlotArea, patterned
 from tachograph.report.window import Window
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError
+from tachograph.text import humanize
+from tachograph.text.moments import iso
 
 EPISODES_SHOWN = 40
 SVG = "http://www.w3.org/2000/svg"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tachograph.prometheus_api import LOOKBACK, Prometheus, PrometheusError, TimeSeries, quoted
 from tachograph.report.window import Window
+from tachograph.servers.prometheus_api import LOOKBACK, Prometheus, PrometheusError, TimeSeries, quoted
 
 TIMEOUT = 60.0
 """Seconds per query: nobody waits at a screen, and a query may read 16,384 ranks over hours."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tachograph import humanize
 from tachograph.diagnosis import step_parts
 from tachograph.report.queries import SectionQueries
+from tachograph.text import humanize
 
 SAMPLE = 15
 """Seconds between the samples of a series that is summed; the rules record it at least as often."""

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tachograph import humanize
-from tachograph.moments import iso
 from tachograph.report.markup import element, number, safe, text
 from tachograph.report.window import Window
+from tachograph.text import humanize
+from tachograph.text.moments import iso
 
 WIDTH = 960
 RIGHT = 28

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tachograph import humanize
 from tachograph.catalog.rank import PHASES
-from tachograph.moments import iso
-from tachograph.prometheus_api import TimeSeries
 from tachograph.report.alert_episodes import MEANING, AlertEpisode
 from tachograph.report.chosen_ranks import ChosenRank
 from tachograph.report.figure import Figure, alert, begin
 from tachograph.report.markup import element, safe, text
 from tachograph.report.queries import SectionQueries, held
 from tachograph.report.svg import PlotArea, Point, Scale, band, inside, span, stacked
+from tachograph.servers.prometheus_api import TimeSeries
+from tachograph.text import humanize
+from tachograph.text.moments import iso
 
 LEFT = 232
 ROW, BAR = 19, 13

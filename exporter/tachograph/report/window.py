@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tachograph.moments import iso
+from tachograph.text.moments import iso
 
 POINTS = 240
 """Samples of a line across the page: one every 3 to 4 pixels."""

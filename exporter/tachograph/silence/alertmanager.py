@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tachograph.alertmanager_api import Alertmanager, AlertmanagerError, AlertmanagerRefusalError, time_of
+from tachograph.servers.alertmanager_api import Alertmanager, AlertmanagerError, AlertmanagerRefusalError, time_of
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from tachograph import duration, humanize
-from tachograph.alertmanager_api import DEFAULT_URL, ENVIRONMENT, AlertmanagerError, default_url
 from tachograph.command_line import CommandParser, versioned_json
 from tachograph.findings.kinds import KINDS
-from tachograph.printable import printable
+from tachograph.servers.alertmanager_api import DEFAULT_URL, ENVIRONMENT, AlertmanagerError, default_url
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
-from tachograph.wrapping import fitted
+from tachograph.text import duration, humanize
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import fitted
 
 LONGEST = 4 * 3600.0
 """Limit without --yes: a longer silence outlives the shift of the engineer who created it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 
-from tachograph import duration, humanize
 from tachograph.catalog.metric import DASHBOARDS, SERIES_LEVELS
 from tachograph.command_line import CommandParser, versioned_json
 from tachograph.size.estimate import (
@@ -19,7 +18,8 @@ from tachograph.size.estimate import (
     estimate,
     measured,
 )
-from tachograph.wrapping import fitted
+from tachograph.text import duration, humanize
+from tachograph.text.wrapping import fitted
 
 STATUSES = {0: "printed", 2: "wrong arguments"}
 MOST_NODES, MOST_GPUS = 100_000, 256

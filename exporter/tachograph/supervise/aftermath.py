@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from tachograph.catalog.run import TOLD_REASONS
-from tachograph.humanize import listed
 from tachograph.supervise.launcher import Launcher, Outlook
 from tachograph.supervise.memory import EXTERNAL, FINISHED
 from tachograph.supervise.observer import RunObserver
@@ -15,6 +14,7 @@ from tachograph.supervise.run_seen import RunSeen, Silent, Unknown, nothing_seen
 from tachograph.supervise.signals import ENDING, EndSignals
 from tachograph.supervise.training import RunningAttempt
 from tachograph.supervise.triggers import EXITED, FROZEN, HUNG, RunFinding, worst_of_nodes
+from tachograph.text.humanize import listed
 
 SETTLE_SECONDS, UNSEEN_SECONDS = 5.0, 1.0
 """How long the exporter may take to show how ranks ended whose command has, and ranks that it never showed."""

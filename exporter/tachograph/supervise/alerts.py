@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tachograph.alertmanager_api import Alertmanager, AlertmanagerError, time_of
 from tachograph.findings.kinds import kind_of
-from tachograph.humanize import listed
-from tachograph.printable import printable
-from tachograph.prometheus_api import quoted
-from tachograph.redact import redact
+from tachograph.servers.alertmanager_api import Alertmanager, AlertmanagerError, time_of
+from tachograph.servers.prometheus_api import quoted
 from tachograph.supervise.asked_beside import KNOWN_SECONDS, WAIT_SECONDS, AskedBeside
 from tachograph.supervise.run_seen import AlertSeen, RankSeen, RunSeen
 from tachograph.supervise.silences import hosts_of
 from tachograph.supervise.triggers import ALERTS, OF_ALERTS, SLOW
+from tachograph.text.humanize import listed
+from tachograph.text.printable import printable
+from tachograph.text.redact import redact
 
 FRESH_SECONDS = 15.0
 """Age of an answer from which it is asked again."""

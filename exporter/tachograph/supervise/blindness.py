@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tachograph.humanize import age
 from tachograph.supervise.journal import BLIND
 from tachograph.supervise.ledger import Ledger
 from tachograph.supervise.run_seen import RunSeen, Unknown
+from tachograph.text.humanize import age
 
 BLIND_SECONDS = 120.0
 """After so long without findings that is said: a training takes as long to make its recorder."""

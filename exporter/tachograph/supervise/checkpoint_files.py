@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from tachograph import atomic_file
+from tachograph.files import atomic_file
 
 CHECKSUMS = "SHA256SUMS"
 """The file in a checkpoint's folder with the checksums of the others, as sha256sum(1) writes and checks it."""

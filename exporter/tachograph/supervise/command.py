@@ -15,17 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from tachograph import atomic_file
-from tachograph.alertmanager_api import AlertmanagerError
 from tachograph.client.core.arguments import name as valid_name
 from tachograph.client.hello.identity import discover
 from tachograph.command_line import CommandParser
-from tachograph.http_client import without_password
-from tachograph.humanize import listed
-from tachograph.printable import printable
-from tachograph.process_tree import adopt_orphans
-from tachograph.redact import redact
-from tachograph.server_address import exporter_url, web_socket_path
+from tachograph.files import atomic_file
+from tachograph.processes.process_tree import adopt_orphans
+from tachograph.servers.alertmanager_api import AlertmanagerError
+from tachograph.servers.http_client import without_password
+from tachograph.servers.server_address import exporter_url, web_socket_path
 from tachograph.supervise import evidence, history, journal, slurm
 from tachograph.supervise import policy as policies
 from tachograph.supervise.alerts import ActiveAlerts
@@ -46,9 +43,12 @@ from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.totals import ASKED
 from tachograph.supervise.training import AttemptProcesses
 from tachograph.supervise.triggers import TRIGGERS
+from tachograph.text.humanize import listed
+from tachograph.text.printable import printable
+from tachograph.text.redact import redact
+from tachograph.text.wrapping import fitted
 from tachograph.watch.program import end_as
 from tachograph.wire import socket_path
-from tachograph.wrapping import fitted
 
 FOLDER = "tachograph-supervise"
 NODE = "{node}"

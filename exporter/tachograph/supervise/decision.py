@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from tachograph.humanize import age, count, listed, plural
 from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook
 from tachograph.supervise.memory import EVER, HOUR, NO_GAIN_COST, RunMemory
 from tachograph.supervise.policy import CHANGES, EXCLUDE_NODE, ROLLBACKS, SKIP_BATCHES, Budget, Policy, Rule
@@ -30,6 +29,7 @@ from tachograph.supervise.triggers import (
     SPIKE,
     RunFinding,
 )  # fmt: skip
+from tachograph.text.humanize import age, count, listed, plural
 
 DEBUGGED = "t (tracing stop)"
 """The state of a process that a debugger has stopped, in the kernel's words."""

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tachograph.own_process import own_process
+from tachograph.processes.own_process import own_process
 from tachograph.supervise.run_seen import RunSeen
 
 SECONDS = 20.0

@@ -13,9 +13,9 @@ from typing import Any
 
 from tachograph.collect import capture, collect, exporters
 from tachograph.collect.private_folder import PrivateFolder
-from tachograph.redact import redact_lines
 from tachograph.supervise.evidence import INDEX
 from tachograph.supervise.findings import MOST_BYTES, PATH
+from tachograph.text.redact import redact_lines
 from tachograph.triage import elsewhere
 from tachograph.triage import text as triage_text
 

@@ -12,8 +12,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import Any
 
-from tachograph.http_client import HttpError, HttpResponse, ask, without_password
-from tachograph.printable import printable
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.servers.http_client import HttpError, HttpResponse, ask, without_password
 from tachograph.supervise.run_seen import (
     WITHHELD,
     CheckpointSeen,
@@ -24,7 +24,7 @@ from tachograph.supervise.run_seen import (
     Unknown,
     whole,
 )
-from tachograph.unreadable import UNREADABLE
+from tachograph.text.printable import printable
 from tachograph.wire import decode_number
 
 VERSION = 1

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tachograph.humanize import age, count
 from tachograph.supervise.journal import JUDGED, Entry
 from tachograph.supervise.ledger import Ledger
 from tachograph.supervise.memory import EXTERNAL, FINISHED, LOST
 from tachograph.supervise.run_seen import RunSeen
 from tachograph.supervise.triggers import DIVERGING, LEARNING, SILENT_CORRUPTION, SLOW, SPIKE, RunFinding
+from tachograph.text.humanize import age, count
 
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph.humanize import age, count, listed, plural, utc
 from tachograph.supervise.hindsight import RIGHT, UNKNOWN, WRONG
 from tachograph.supervise.journal import (
     ATTEMPT,
@@ -23,6 +22,7 @@ from tachograph.supervise.journal import (
 from tachograph.supervise.memory import EVER, FINISHED, HOUR, remember
 from tachograph.supervise.totals import ASKED, DECIDED, HELD, WOULD, JournalTotals
 from tachograph.supervise.triggers import words
+from tachograph.text.humanize import age, count, listed, plural, utc
 
 OUTCOMES = {WOULD: "would", ASKED: "asked to", DECIDED: "decided to", HELD: "held back"}
 

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tachograph.process_tree import started_at
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.processes.process_tree import started_at
 from tachograph.supervise.policy import FIRST
-from tachograph.unreadable import UNREADABLE
 
 VERSION = 1
 NAME = "journal.jsonl"

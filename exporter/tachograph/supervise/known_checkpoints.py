@@ -11,12 +11,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tachograph.humanize import count
-from tachograph.own_process import own_process
+from tachograph.processes.own_process import own_process
 from tachograph.supervise.decision import Restorable
 from tachograph.supervise.journal import CHECKPOINT
 from tachograph.supervise.ledger import Ledger
 from tachograph.supervise.run_seen import CheckpointSeen, RunSeen
+from tachograph.text.humanize import count
 
 CHECK_SECONDS, CHECKSUMS_SECONDS = 20.0, 15.0
 """For all that is looked at before a restart; of that, for reading a checkpoint back."""

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from tachograph.humanize import age, listed
-from tachograph.process_tree import below, started_at
+from tachograph.processes.process_tree import below, started_at
 from tachograph.supervise.decision import Hold, Situation
 from tachograph.supervise.known_checkpoints import KnownCheckpoints
 from tachograph.supervise.launcher import Launcher
 from tachograph.supervise.run_seen import AlertSeen, RankSeen, RunSeen, Unknown
 from tachograph.supervise.training import RunningAttempt
 from tachograph.supervise.triggers import RunFinding
+from tachograph.text.humanize import age, listed
 
 
 class Clocks:

@@ -9,7 +9,6 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tachograph import atomic_file
 from tachograph.client.hello.plan import (
     ATTEMPT_ENVIRONMENT,
     CHECKPOINT_ENVIRONMENT,
@@ -19,6 +18,7 @@ from tachograph.client.hello.plan import (
     SKIP_ENVIRONMENT,
     STEP_ENVIRONMENT,
 )
+from tachograph.files import atomic_file
 
 FILE_ENVIRONMENT = "TACHOGRAPH_PLAN"
 VERSION = 1

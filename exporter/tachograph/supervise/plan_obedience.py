@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tachograph.humanize import count, plural
 from tachograph.supervise.plan import AttemptPlan
 from tachograph.supervise.run_seen import RunSeen
+from tachograph.text.humanize import count, plural
 
 TOLERANCE = 2
 """Of a first step: loops count from the last step or from the next one, and a frame may be made amid a step."""

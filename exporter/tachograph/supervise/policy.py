@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tachograph import duration
 from tachograph.catalog.rank import PAUSES
-from tachograph.humanize import suggestion
+from tachograph.files.yaml_file import YamlFileError, composed
 from tachograph.supervise.triggers import TRIGGERS
-from tachograph.yaml_file import YamlFileError, composed
+from tachograph.text import duration
+from tachograph.text.humanize import suggestion
 
 if TYPE_CHECKING:
     import yaml

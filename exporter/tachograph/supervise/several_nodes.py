@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.diagnosis import STATES
-from tachograph.humanize import plural
 from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.run_seen import CheckpointSeen, NotThere, RankSeen, RunSeen, Silent, Unknown, whole
+from tachograph.text.humanize import plural
 
 
 class SeveralNodes:

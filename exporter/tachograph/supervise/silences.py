@@ -11,14 +11,14 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tachograph.printable import printable
-from tachograph.redact import redact
-from tachograph.server_address import DEFAULT_PORT
+from tachograph.servers.server_address import DEFAULT_PORT
 from tachograph.silence.alertmanager import Silence, SilenceMatcher, Silences
 from tachograph.supervise.asked_beside import KNOWN_SECONDS, WAIT_SECONDS, AskedBeside
 from tachograph.supervise.decision import SILENCE, WAIT, Hold
 from tachograph.supervise.run_seen import RunSeen
 from tachograph.supervise.triggers import ALERTS, RunFinding
+from tachograph.text.printable import printable
+from tachograph.text.redact import redact
 
 FRESH_SECONDS = 10.0
 """Age of an answer from which it is asked again."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tachograph.bisect.nodes import expand
-from tachograph.process_tree import started_at
+from tachograph.processes.process_tree import started_at
 
 ASK_SECONDS = 10.0
 POLL_SECONDS = 0.2

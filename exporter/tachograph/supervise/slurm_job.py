@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tachograph.bisect.nodes import expand
-from tachograph.humanize import listed
 from tachograph.supervise import slurm
 from tachograph.supervise.launcher import IN_PLACE, NOWHERE, QUEUED_AGAIN, Outlook, restarter
 from tachograph.supervise.slurm import JobSeen, SlurmError
 from tachograph.supervise.training import AttemptProcesses
+from tachograph.text.humanize import listed
 
 HEAD_ENVIRONMENT = "TACHOGRAPH_HEAD_NODE"
 """The first of an attempt's nodes, for the rendezvous: it changes as nodes are left out."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from tachograph.humanize import count
 from tachograph.supervise.aftermath import Aftermath, known_outlook, status_words
 from tachograph.supervise.blindness import Blindness
 from tachograph.supervise.decision import (
@@ -43,6 +42,7 @@ from tachograph.supervise.signals import EndSignals, Signals
 from tachograph.supervise.takeover import take_over
 from tachograph.supervise.training import RunningAttempt
 from tachograph.supervise.triggers import OF_ALERTS, RESTART_LOOP, RunFinding, words, worst, worst_of_alerts
+from tachograph.text.humanize import count
 
 POLL_SECONDS = 5.0
 """How often the exporter is asked: an answer costs both together 5 ms."""

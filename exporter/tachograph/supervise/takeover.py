@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tachograph.humanize import count
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME
 from tachograph.supervise.ledger import Ledger
 from tachograph.supervise.memory import LOST, STOPPED
@@ -12,6 +11,7 @@ from tachograph.supervise.permission import is_confirmed
 from tachograph.supervise.policy import KEEP_EVIDENCE, NOTIFY, STOP
 from tachograph.supervise.totals import DECIDED
 from tachograph.supervise.triggers import SLOW, words
+from tachograph.text.humanize import count
 
 TEXTS = {
     NOTIFY: "said again by the next supervisor",

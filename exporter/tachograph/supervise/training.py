@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from tachograph.own_process import own_process
-from tachograph.process_tree import Descendants
+from tachograph.processes.own_process import own_process
+from tachograph.processes.process_tree import Descendants
 from tachograph.supervise.slurm import end_steps
 from tachograph.supervise.warden import ALONE_GRACE_SECONDS
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tachograph.catalog.rank import ALIVE
 from tachograph.catalog.run import TOLD_REASONS
 from tachograph.findings.kinds import KINDS, kind_of
-from tachograph.humanize import listed
 from tachograph.supervise.run_seen import WITHHELD, NodeProblem, RankSeen, RunSeen
+from tachograph.text.humanize import listed
 
 GPU_FAULT, DEAD, FAILED, FROZEN, HUNG, NOT_FINITE, SPIKE, EXITED = (
     "gpu_fault", "dead", "failed", "frozen", "hung", "loss_not_finite", "loss_spike", "exited",

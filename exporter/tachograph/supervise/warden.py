@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping
 from typing import IO
 
-from tachograph.die_with_parent import die_with_parent
-from tachograph.process_tree import Descendants, adopt_orphans
+from tachograph.processes.die_with_parent import die_with_parent
+from tachograph.processes.process_tree import Descendants, adopt_orphans
 from tachograph.supervise.slurm import end_steps
 
 LEFT_ALONE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

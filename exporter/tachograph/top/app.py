@@ -17,8 +17,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.widgets import Footer, Input, Static
 
-from tachograph import humanize
-from tachograph.printable import printable
+from tachograph.text import humanize
+from tachograph.text.printable import printable
 from tachograph.top import tables
 from tachograph.top.header import header, known
 from tachograph.top.overview import Overview, OverviewSource, RunSummary, SourceError, harmless

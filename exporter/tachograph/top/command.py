@@ -12,8 +12,7 @@ from rich.console import Console, Group
 from rich.rule import Rule
 
 from tachograph.command_line import CommandParser
-from tachograph.printable import printable
-from tachograph.prometheus_api import (
+from tachograph.servers.prometheus_api import (
     DEFAULT_URL,
     ENVIRONMENT,
     Prometheus,
@@ -21,12 +20,13 @@ from tachograph.prometheus_api import (
     default_url,
     nearest,
 )
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import columns
 from tachograph.top import tables
 from tachograph.top.header import header
 from tachograph.top.node_source import DEFAULT_EXPORTER, EXPORTER_ENVIRONMENT, NodeSource, default_exporter
 from tachograph.top.overview import Overview, OverviewSource, SourceError, harmless
 from tachograph.top.run_source import RunSource
-from tachograph.wrapping import columns
 
 NODE_SECONDS, RUN_SECONDS = 2.0, 5.0
 RANKS = 64

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tachograph import humanize
+from tachograph.text import humanize
 from tachograph.top.overview import FiringAlert, LayerRow, Overview, RunSummary, Trouble
 from tachograph.top.sparkline import sparkline
 

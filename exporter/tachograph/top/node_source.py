@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from tachograph.catalog import index as c
 from tachograph.diagnosis import OLD_SECONDS
-from tachograph.http_client import HttpError, ask, without_password
-from tachograph.server_address import DEFAULT_PORT, exporter_url
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.servers.http_client import HttpError, ask, without_password
+from tachograph.servers.server_address import DEFAULT_PORT, exporter_url
 from tachograph.top import node_rows
 from tachograph.top.exporter_page import ExporterPage
 from tachograph.top.node_rows import Said
 from tachograph.top.overview import CONDITIONS, Overview, RunSummary, SourceError
-from tachograph.unreadable import UNREADABLE
 
 EXPORTER_ENVIRONMENT = "TACHOGRAPH_EXPORTER_URL"
 DEFAULT_EXPORTER = f"http://localhost:{DEFAULT_PORT}"

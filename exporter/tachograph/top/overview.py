@@ -13,8 +13,8 @@ from tachograph.catalog import index as c
 from tachograph.command_line import versioned_json
 from tachograph.diagnosis import POWER_CAP
 from tachograph.findings.limits import applied
-from tachograph.humanize import count
-from tachograph.printable import printable
+from tachograph.text.humanize import count
+from tachograph.text.printable import printable
 from tachograph.wire import jsonable
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from tachograph.catalog import index as c
 from tachograph.catalog.rank import GENERATION
 from tachograph.findings.kinds import RUN_HUNG
-from tachograph.prometheus_api import quoted
+from tachograph.servers.prometheus_api import quoted
 
 ALERTS_SHOWN = 20
 """Of each kind: those that page, and those that do not."""

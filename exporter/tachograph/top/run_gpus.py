@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from tachograph.catalog import index as c
 from tachograph.diagnosis import POWER_BRAKE, POWER_CAP, THERMAL
-from tachograph.prometheus_api import Prometheus, TimeSeries
+from tachograph.servers.prometheus_api import Prometheus, TimeSeries
 from tachograph.top import queries
 from tachograph.top.overview import FiringAlert, GpuRow, RankRow, fault
 

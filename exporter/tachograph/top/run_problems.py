@@ -13,7 +13,7 @@ from tachograph.findings.kinds import (
     STRAGGLER_RANK,
 )
 from tachograph.findings.words import data_wait
-from tachograph.humanize import age, duration, plural
+from tachograph.text.humanize import age, duration, plural
 from tachograph.top.overview import FiringAlert, RankRow, RunSummary, Trouble
 
 

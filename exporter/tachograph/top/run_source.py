@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from tachograph.catalog import index as c
 from tachograph.catalog.rank import PAUSES
 from tachograph.diagnosis import step_parts
-from tachograph.humanize import plural
-from tachograph.prometheus_api import Prometheus, PrometheusError, TimeSeries
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError, TimeSeries
+from tachograph.text.humanize import plural
 from tachograph.top import queries
 from tachograph.top.overview import (
     ALERT_WEIGHT,
@@ -29,7 +30,6 @@ from tachograph.top.overview import (
 )
 from tachograph.top.run_gpus import run_gpus
 from tachograph.top.run_problems import run_problems
-from tachograph.unreadable import UNREADABLE
 
 STANDING = frozenset({"hung", "overdue"})
 """The states of a run that makes no step."""

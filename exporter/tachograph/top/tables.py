@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 from rich.cells import cell_len
 from rich.text import Text
 
-from tachograph import humanize
 from tachograph.diagnosis import POWER_CAP, THERMAL
+from tachograph.text import humanize
 from tachograph.top.overview import GpuRow, Overview, RankRow
 
 R = TypeVar("R", RankRow, GpuRow)

@@ -13,17 +13,24 @@ from textwrap import fill
 from typing import Any
 
 from tachograph.command_line import WIDTH, CommandParser, versioned_json
-from tachograph.moments import iso, moment
-from tachograph.printable import printable
-from tachograph.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, UnknownRunError, default_url, quoted
-from tachograph.server_address import exporter_url
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.servers.prometheus_api import (
+    ENVIRONMENT,
+    Prometheus,
+    PrometheusError,
+    UnknownRunError,
+    default_url,
+    quoted,
+)
+from tachograph.servers.server_address import exporter_url
+from tachograph.text.moments import iso, moment
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import columns
 from tachograph.triage import incident, text
 from tachograph.triage.conclusion import conclude
 from tachograph.triage.facts import gather
 from tachograph.triage.findings import AskedSource, Triage
 from tachograph.triage.modes import NextCommand, next_commands
-from tachograph.unreadable import UNREADABLE
-from tachograph.wrapping import columns
 
 QUERY_SECONDS = 30.0
 RUNS_NAMED = 20

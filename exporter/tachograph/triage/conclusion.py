@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tachograph import humanize
+from tachograph.text import humanize
 from tachograph.triage.facts import Facts
 from tachograph.triage.findings import NONE, Triage, TriageFinding, all_named
 from tachograph.triage.modes import MODES, WASTED

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tachograph import humanize
 from tachograph.blackbox.findings import Verdict
 from tachograph.blackbox.text import lines_of, who
 from tachograph.blackbox.verdict import analyze
 from tachograph.catalog.rank import FAILURE_CATEGORIES
 from tachograph.collect import collect, exporters
-from tachograph.prometheus_api import Prometheus, PrometheusError
-from tachograph.server_address import exporter_url
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError
+from tachograph.servers.server_address import exporter_url
+from tachograph.text import humanize
 from tachograph.top.node_source import NodeSource, default_exporter
 from tachograph.top.overview import Overview, RankRow, SourceError
 from tachograph.triage.findings import NONE, AskedSource, QuestionAnswer, Triage, TriageFinding

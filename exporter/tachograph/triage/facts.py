@@ -9,7 +9,7 @@ from functools import cached_property
 
 from tachograph.diagnosis import stall_limit
 from tachograph.findings.kinds import ORDER, SEVERITIES, Kind, kind_of
-from tachograph.prometheus_api import QueryRefusedError, TimeSeries
+from tachograph.servers.prometheus_api import QueryRefusedError, TimeSeries
 from tachograph.triage.queries import queries
 
 SAME_ATTEMPT = 60.0

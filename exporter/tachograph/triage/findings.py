@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tachograph.findings.kinds import SEVERITIES
-from tachograph.humanize import listed
+from tachograph.text.humanize import listed
 from tachograph.triage.facts import FiringKind
 
 NONE = "none"

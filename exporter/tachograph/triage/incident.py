@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tachograph import humanize
-from tachograph.moments import iso
-from tachograph.printable import printable
-from tachograph.prometheus_api import Prometheus, PrometheusError
+from tachograph.servers.prometheus_api import Prometheus, PrometheusError
+from tachograph.text import humanize
+from tachograph.text.moments import iso
+from tachograph.text.printable import printable
 from tachograph.triage.findings import Triage
 from tachograph.triage.modes import NextCommand
 from tachograph.triage.text import headline

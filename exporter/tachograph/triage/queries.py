@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tachograph.findings.kinds import NODES_UNREACHABLE, RULES_FAILING, STORAGE_SLOW
-from tachograph.prometheus_api import quoted
+from tachograph.servers.prometheus_api import quoted
 
 FIGURES = (
     "run:ranks:count", "run:ranks_in_sight:count", "run:ranks_missing:count", "run:nodes:count", "run:restarts:max",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tachograph import humanize
 from tachograph.findings import kinds
+from tachograph.text import humanize
 from tachograph.triage.facts import Facts
 from tachograph.triage.findings import MOST_NAMED, QuestionAnswer, all_named
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tachograph import humanize
 from tachograph.catalog.rank import CATEGORY_OF_REASON
 from tachograph.findings.kinds import NORM_VANISHED, RANK_DEAD, RANK_FAILED, RESTART_LOOP, RUN_DOWN
+from tachograph.text import humanize
 from tachograph.triage.facts import Facts, FiringKind
 from tachograph.triage.findings import MOST_NAMED, TriageFinding, all_named, found_by, named
 from tachograph.triage.modes import MODES

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph import humanize
-from tachograph.moments import iso
-from tachograph.printable import printable
+from tachograph.text import humanize
+from tachograph.text.moments import iso
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import wrapped
 from tachograph.triage.findings import MOST_NAMED, Triage
 from tachograph.triage.modes import NextCommand
-from tachograph.wrapping import wrapped
 
 WORDS = {"yes": "yes", "no": "NO", "unknown": "?"}
 

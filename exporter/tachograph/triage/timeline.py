@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from tachograph import humanize
-from tachograph.prometheus_api import Prometheus
 from tachograph.report.alert_episodes import MEANING, fired_alerts
 from tachograph.report.hardware import KINDS
 from tachograph.report.queries import SectionQueries
 from tachograph.report.window import SHORTEST, Window
+from tachograph.servers.prometheus_api import Prometheus
+from tachograph.text import humanize
 
 BEFORE_SECONDS = 1800.0
 """Seconds before the beginning of an incident from which on events are listed."""

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from tachograph.attach.summary import SAYS, SUMMARY_ENVIRONMENT, figures_text
 from tachograph.catalog.rank import ALIVE
-from tachograph.printable import printable
+from tachograph.processes.signals import signals_as_exit
 from tachograph.report.command import check_writable, write_page
-from tachograph.server_address import exporter_url
-from tachograph.signals import signals_as_exit
+from tachograph.servers.server_address import exporter_url
+from tachograph.text.printable import printable
+from tachograph.text.wrapping import wrapped
 from tachograph.top.header import figures_of
 from tachograph.top.node_source import NodeSource, exporter_page
 from tachograph.top.overview import Overview, RunSummary, SourceError, Trouble, harmless
@@ -23,7 +24,6 @@ from tachograph.watch.curves import Curves
 from tachograph.watch.figures import LastValues
 from tachograph.watch.private_exporter import NotServingError, PrivateExporter, private_exporter
 from tachograph.watch.program import end_as, run_watched
-from tachograph.wrapping import wrapped
 
 PAGE_SECONDS = 1.0
 """How often the exporter's page is read: it makes one each second."""

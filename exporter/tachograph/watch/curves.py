@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tachograph.humanize import duration, percent, significant
 from tachograph.report.figure import Figure, Line, chart
 from tachograph.report.markup import safe
 from tachograph.report.page import document
 from tachograph.report.window import POINTS, Window
+from tachograph.text.humanize import duration, percent, significant
 from tachograph.top.overview import RunSummary
 
 MOST = 2 * POINTS

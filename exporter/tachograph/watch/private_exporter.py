@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tachograph.die_with_parent import dying_with_parent
-from tachograph.own_process import own_process
-from tachograph.server_address import UNIX, web_socket_path
+from tachograph.processes.die_with_parent import dying_with_parent
+from tachograph.processes.own_process import own_process
+from tachograph.servers.server_address import UNIX, web_socket_path
 
 START_SECONDS = 30.0
 END_SECONDS = 5.0

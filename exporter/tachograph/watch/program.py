@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from tachograph.die_with_parent import dying_with_parent
-from tachograph.own_process import own_process
+from tachograph.processes.die_with_parent import dying_with_parent
+from tachograph.processes.own_process import own_process
 
 PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
 """Signals that the program gets, too. The terminal's own (Ctrl-C) reach it without us."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
-from tachograph.humanize import duration, plural, span
+from tachograph.text.humanize import duration, plural, span
 from tachograph_lab import binaries
 from tachograph_lab.commands.parser import LabParser, at_least_one
 from tachograph_lab.replay.batch import Outcome, replay_all

@@ -23,8 +23,8 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
-from tachograph.humanize import duration, plural, span
-from tachograph.signals import signals_as_exit
+from tachograph.processes.signals import signals_as_exit
+from tachograph.text.humanize import duration, plural, span
 from tachograph_lab import binaries
 from tachograph_lab.checkout import root
 from tachograph_lab.commands.parser import LabParser, seconds

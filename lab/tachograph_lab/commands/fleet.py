@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.humanize import plural
-from tachograph.printable import printable
-from tachograph.signals import signals_as_exit
+from tachograph.processes.signals import signals_as_exit
+from tachograph.text.humanize import plural
+from tachograph.text.printable import printable
 from tachograph_lab import binaries
 from tachograph_lab.commands.parser import LabParser
 from tachograph_lab.commands.replay import find

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from tachograph.humanize import duration, span
+from tachograph.text.humanize import duration, span
 from tachograph_lab import binaries
 from tachograph_lab.commands.parser import LabParser
 from tachograph_lab.replay.batch import replay_all

@@ -17,9 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from tachograph.humanize import duration, plural, span
-from tachograph.printable import printable
-from tachograph.signals import signals_as_exit
+from tachograph.processes.signals import signals_as_exit
+from tachograph.text.humanize import duration, plural, span
+from tachograph.text.printable import printable
 from tachograph_lab import binaries
 from tachograph_lab.commands.parser import LabParser
 from tachograph_lab.processes import ProcessError

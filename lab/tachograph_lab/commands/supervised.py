@@ -16,8 +16,8 @@ from dataclasses import replace
 from itertools import count, islice
 
 from tachograph.findings.kinds import kind_of
-from tachograph.humanize import duration, span
 from tachograph.supervise.triggers import OF_ALERTS
+from tachograph.text.humanize import duration, span
 from tachograph_lab import binaries
 from tachograph_lab.commands.healthy import day
 from tachograph_lab.commands.parser import LabParser, at_least_one

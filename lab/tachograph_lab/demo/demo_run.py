@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from tachograph.humanize import age, duration, plural
+from tachograph.text.humanize import age, duration, plural
 from tachograph_lab.demo.demo_scenarios import FIRST_RUN, DemoResult, DemoScenario, surplus
 from tachograph_lab.demo.launch import STOP_SECONDS, Job
 from tachograph_lab.demo.screen import Screen

@@ -14,7 +14,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
-from tachograph.die_with_parent import die_with_parent
+from tachograph.processes.die_with_parent import die_with_parent
 
 RETRY_SECONDS = 1.0
 

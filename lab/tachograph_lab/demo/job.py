@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 import tachograph
-from tachograph.die_with_parent import die_with_parent
+from tachograph.processes.die_with_parent import die_with_parent
 from tachograph_lab.demo import fault_injection
 
 VOCABULARY = 128

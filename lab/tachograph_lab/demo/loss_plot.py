@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from tachograph.humanize import significant
 from tachograph.report.markup import element, safe
 from tachograph.report.markup import text as words_at
 from tachograph.report.page import standalone
 from tachograph.report.svg import PlotArea, Point, Scale, line
 from tachograph.report.window import Window
+from tachograph.text.humanize import significant
 from tachograph_lab.demo.resilient_run import FaultMade, StepMade
 
 CUT = 8.0

@@ -14,12 +14,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tachograph.humanize import count, duration, significant
 from tachograph.supervise import journal
 from tachograph.supervise.journal import DECISION, Entry
 from tachograph.supervise.policy import NOTIFY
 from tachograph.supervise.totals import DECIDED
 from tachograph.supervise.triggers import ALERTS, words
+from tachograph.text.humanize import count, duration, significant
 from tachograph.watch.private_exporter import private_exporter
 from tachograph_lab.demo import loss_plot
 from tachograph_lab.demo.resilient_run import (

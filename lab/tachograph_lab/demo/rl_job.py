@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tachograph.die_with_parent import die_with_parent
 from tachograph.integrations.huggingface import TachographCallback
+from tachograph.processes.die_with_parent import die_with_parent
 from tachograph_lab.checkout import root
 from tachograph_lab.demo import engine, fault_injection
 

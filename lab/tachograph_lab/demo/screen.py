@@ -16,8 +16,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tachograph.humanize import age, count, duration, significant
-from tachograph.printable import printable
+from tachograph.text.humanize import age, count, duration, significant
+from tachograph.text.printable import printable
 from tachograph_lab.demo.demo_scenarios import DemoResult
 from tachograph_lab.demo.vitals import Vitals
 from tachograph_lab.pager import PagedAlert

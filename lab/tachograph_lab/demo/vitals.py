@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tachograph.prometheus_api import TimeSeries
+from tachograph.servers.prometheus_api import TimeSeries
 from tachograph_lab.demo.stack import Stack
 
 STATE, PHASE, STEP, LOSS, LAG = (

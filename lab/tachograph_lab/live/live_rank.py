@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from tachograph.backoff import Backoff
 from tachograph.client.transport.sender import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, STEADY_SECONDS
+from tachograph.processes.backoff import Backoff
 from tachograph.wire import HEARTBEAT_SECONDS
 
 _SILENT_SECONDS = 2 * HEARTBEAT_SECONDS

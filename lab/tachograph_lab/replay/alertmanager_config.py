@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tachograph import duration, shipped
+from tachograph.files import shipped
+from tachograph.text import duration
 from tachograph_lab.replay import matchers
 from tachograph_lab.replay.matchers import LabelMatchers, all_hold
 from tachograph_lab.replay.time_intervals import TimeInterval

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from multiprocessing import active_children, get_context
 from typing import NamedTuple
 
-from tachograph.die_with_parent import die_with_parent
+from tachograph.processes.die_with_parent import die_with_parent
 from tachograph_lab import binaries
 from tachograph_lab.replay.verdict import ReplayVerdict
 from tachograph_lab.scenario import Scenario

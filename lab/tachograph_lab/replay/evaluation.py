@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from tachograph.die_with_parent import dying_with_parent
+from tachograph.processes.die_with_parent import dying_with_parent
 from tachograph_lab.replay import input_series, promtool_limit, promtool_output
 from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.promtool_output import ActiveAlert, PromtoolOutput

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tachograph import duration
-from tachograph.die_with_parent import dying_with_parent
-from tachograph.prometheus_api import TimeSeries
+from tachograph.processes.die_with_parent import dying_with_parent
+from tachograph.servers.prometheus_api import TimeSeries
+from tachograph.text import duration
 from tachograph_lab.replay import promtool_limit
 from tachograph_lab.replay.evaluation import EvaluationError, PromtoolTest, milliseconds, roomy
 from tachograph_lab.replay.promtool_output import label_set, unquoted

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tachograph import duration
+from tachograph.text import duration
 
 _PAIR = re.compile(r'(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|"(?P<quoted>(?:[^"\\]|\\.)*)")="(?P<value>(?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[0-7]{3}|.)")

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tachograph.shipped import read_yaml
+from tachograph.files.shipped import read_yaml
 from tachograph_lab.checkout import root
 
 _WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.findings.kinds import ALIVE, LEARNING, PROGRESS, STARTED, kind_of
-from tachograph.http_client import HttpError, HttpResponse
+from tachograph.servers.http_client import HttpError, HttpResponse
 from tachograph.supervise import policy
 from tachograph.supervise.alerts import NAMES, ONLY_PAGES, ActiveAlerts, read_alerts
 from tachograph.supervise.findings import FindingSource

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tachograph.humanize import span
+from tachograph.text.humanize import span
 from tachograph_lab.scenario import Expected, Scenario, Tolerated
 
 FIRING, RESOLVED = "firing", "resolved"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from tachograph.humanize import duration, plural
+from tachograph.text.humanize import duration, plural
 from tachograph_lab.scenario import Expected, Fleet, Learning, Pause, Scenario, StepTimes, Tolerated, Work
 from tachograph_lab.scenario.definition import EVALUATION_SECONDS
 from tachograph_lab.scenario.random_incidents import KINDS, RUN, FaultSite, IncidentKind

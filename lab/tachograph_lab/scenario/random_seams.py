@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from tachograph.humanize import duration, plural
+from tachograph.text.humanize import duration, plural
 from tachograph_lab.scenario import Expected, Fleet, Pause, Scenario, Tolerated, Work, faults
 from tachograph_lab.scenario.faults import Fault
 from tachograph_lab.scenario.random_incidents import RUN, FaultSite, page

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Literal, TypeVar
 
-from tachograph.duration import parse
 from tachograph.findings.limits import LIMITS, SECONDS, LimitName
+from tachograph.text.duration import parse
 
 Kind = TypeVar("Kind")
 Default = TypeVar("Default")

@@ -13,8 +13,8 @@ from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals import standstill
 from tachograph.client.signals.standstill import EVERY_SECONDS, SWITCH, Standstill, whereabouts
-from tachograph.code_line import CodeLine
-from tachograph.code_line import whereabouts as where_in
+from tachograph.text.code_line import CodeLine
+from tachograph.text.code_line import whereabouts as where_in
 
 
 class Watched:

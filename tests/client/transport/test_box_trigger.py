@@ -22,7 +22,7 @@ from tachograph.client.transport import box_trigger as module
 from tachograph.client.transport.box_trigger import GAP_SECONDS, PATIENCE_SECONDS, BoxTrigger
 from tachograph.client.transport.failure_reason import FINISHED, End
 from tachograph.client.transport.rank_state import RankState
-from tachograph.code_line import CodeLine
+from tachograph.text.code_line import CodeLine
 from tachograph.wire import MAX_FRAME_BYTES
 from tests.client.conftest import BLOCKED_IN_C
 
@@ -304,7 +304,7 @@ def test_a_healthy_rank_loads_nothing_of_boxes(exporter: Any, start: Start) -> N
             recorder.checkpoint_saved(step=number)
         time.sleep(2.5)
         recorder.close()
-        say([name for name in sys.modules if "blackbox" in name or name == "tachograph.redact"])
+        say([name for name in sys.modules if "blackbox" in name or name == "tachograph.text.redact"])
         """,
         TACHOGRAPH_BLACKBOX=str(exporter.path.parent / "boxes"),
     )

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from tachograph.prometheus_api import TimeSeries
+from tachograph.servers.prometheus_api import TimeSeries
 from tachograph_lab.demo.demo_scenarios import DemoResult, DemoScenario
 from tachograph_lab.demo.fault_injection import HANG, InjectedFault
 from tachograph_lab.demo.screen import Screen

@@ -12,7 +12,7 @@ import pytest
 
 from tachograph.doctor import prometheus_checks
 from tachograph.doctor.check_result import FAIL
-from tachograph.prometheus_api import Prometheus
+from tachograph.servers.prometheus_api import Prometheus
 from tachograph_lab import binaries
 from tachograph_lab.live.cells import CellFleet
 from tachograph_lab.live.watched_fleet import wait

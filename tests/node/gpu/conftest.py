@@ -21,7 +21,7 @@ from tachograph.node.gpu.gpu_collector import GPM
 from tachograph.node.gpu.source import GpuSource
 from tachograph.node.gpu.worker_protocol import LineReader, NodeReading
 from tachograph.node.samples import GpuSnapshot, Sample
-from tachograph.own_process import own_process
+from tachograph.processes.own_process import own_process
 from tests.forking import Forked, Forking
 
 STEPPER, GPU_STEPPER = "tests.node.gpu.stepper", "tests.node.gpu.gpu_stepper"

@@ -25,10 +25,10 @@ from tachograph.client.core.misuse import Misuse
 from tachograph.client.hello.identity import Identity
 from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import RankState
-from tachograph.http_client import _own_exporter
 from tachograph.node.judgement.private import PUBLIC_OF_BOX, public_box
 from tachograph.node.web.readers import PeerUser, Reader, SiteReaders, read_site_readers
-from tachograph.server_address import DEFAULT_PORT
+from tachograph.servers.http_client import _own_exporter
+from tachograph.servers.server_address import DEFAULT_PORT
 from tachograph.top.command import main as top
 from tachograph.top.node_source import NodeSource, default_exporter
 from tachograph.watch.private_exporter import private_exporter

@@ -11,7 +11,7 @@ from tachograph.client.blackbox.environment import environment_summary
 from tachograph.client.blackbox.memory import host_memory_summary
 from tachograph.client.blackbox.recorded import recorded
 from tachograph.client.blackbox.stacks import stacks
-from tachograph.redact import redact, redact_lines
+from tachograph.text.redact import redact, redact_lines
 from tachograph.wire import MAX_BOX_BYTES, jsonable
 
 PART_BYTES = 96 * 1024

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tachograph._version import __version__
 from tachograph.client.torch.loaded_torch import in_use, loaded_torch
-from tachograph.redact import redact
+from tachograph.text.redact import redact
 
 SHOWN = frozenset((
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",

@@ -7,8 +7,8 @@ from typing import Any
 
 from tachograph.client.torch.flight_recorder import spares_captures
 from tachograph.client.torch.recorders import LEGACY_NCCL, entries, recorders_in_use
-from tachograph.code_line import is_users
-from tachograph.redact import redact
+from tachograph.text.code_line import is_users
+from tachograph.text.redact import redact
 
 MOST_FRAMES = 3
 """Lines of the user's code that are kept of a call."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from tachograph.redact import redact
+from tachograph.text.redact import redact
 
 MAX_FRAMES = 60
 """Of one thread, the innermost ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from tachograph.client.core.notice import notice
-from tachograph.printable import printable
+from tachograph.text.printable import printable
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES, cut
 
 WORDS = 4

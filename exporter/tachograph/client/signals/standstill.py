@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import NamedTuple
 
-from tachograph import code_line
 from tachograph.catalog.rank import PAUSES, PHASES, SHORTEST_SAVE_SECONDS
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals.ordinary_steps import OrdinarySteps
 from tachograph.client.signals.process_activity import ProcessActivity
+from tachograph.text import code_line
 from tachograph.wire import MAX_WHERE_BYTES, cut
 
 STANDSTILL_SECONDS, STANDSTILL_STEPS = 10.0, 3

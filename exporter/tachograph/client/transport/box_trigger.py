@@ -17,7 +17,7 @@ from tachograph.client.signals.standstill import Stall
 from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.client.transport.standing_failure import standing_failure
-from tachograph.code_line import whereabouts
+from tachograph.text.code_line import whereabouts
 from tachograph.wire import BOX_PART_BYTES, BOX_REQUESTS, MAX_BOX_REASON_BYTES, MAX_WHERE_BYTES, VERSION, cut
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tachograph.catalog.rank import END_SIGNALS, EXIT_CODE, SIGNAL_EXIT_CODES, W
 from tachograph.client.core import batches
 from tachograph.client.core.notice import signals_raising, signals_under_way
 from tachograph.client.transport.lost_workers import LOADER, lost_worker
-from tachograph.code_line import CodeLine
+from tachograph.text.code_line import CodeLine
 
 MESSAGE_LIMIT = 512
 MOST_PLACES = 60
@@ -131,7 +131,7 @@ def _describe(error: BaseException) -> tuple[str, str]:
 
 
 def _redacted(line: str) -> str:
-    from tachograph.redact import redact  # late: it costs 9 ms, and a run that ends well never needs it
+    from tachograph.text.redact import redact  # late: it costs 9 ms, and a run that ends well never needs it
 
     return redact(line)
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tachograph.backoff import Backoff
 from tachograph.client.core.arguments import whole
 from tachograph.client.core.notice import notice, raised_by_signal, shown
 from tachograph.client.core.scalars import number
@@ -27,6 +26,7 @@ from tachograph.client.transport.exporter_socket import ExporterSocket, why_unre
 from tachograph.client.transport.failure_reason import End
 from tachograph.client.transport.rank_state import Frame, RankState
 from tachograph.client.transport.stack_dump import StackDump
+from tachograph.processes.backoff import Backoff
 from tachograph.wire import (
     BOX_ASKED_FOR,
     HEARTBEAT_SECONDS,

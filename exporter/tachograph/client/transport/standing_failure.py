@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tachograph.client.core.phases import PhaseClock
 from tachograph.client.transport.failure_reason import describe, places_of
-from tachograph.code_line import CodeLine
+from tachograph.text.code_line import CodeLine
 
 
 class StandingFailure(NamedTuple):

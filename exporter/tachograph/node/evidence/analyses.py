@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tachograph.blackbox.findings import Verdict, read_verdict
 from tachograph.blackbox.served import ServedBox, ServedRank
 from tachograph.node.evidence.request import Request
-from tachograph.own_process import own_process
+from tachograph.processes.own_process import own_process
 
 KEPT_SECONDS = 10.0
 """An analysis is shown to all who ask within so long after its end."""

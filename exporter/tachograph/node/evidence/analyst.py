@@ -24,10 +24,10 @@ from typing import Any, BinaryIO
 from tachograph.blackbox import folder
 from tachograph.blackbox.served import ServedBox, ServedRun, known_ranks
 from tachograph.blackbox.verdict import judge
-from tachograph.die_with_parent import die_with_parent
 from tachograph.node.evidence import peers as others
 from tachograph.node.evidence.request import Request, read_request
 from tachograph.node.judgement.private import public_box
+from tachograph.processes.die_with_parent import die_with_parent
 
 CPU_SECONDS = 30
 MEMORY_BYTES = 1 << 30

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tachograph.blackbox.served import LARGEST_RAS
 from tachograph.node.evidence.tcp_owner import peer_uid
 from tachograph.node.web.web_access import is_loopback
-from tachograph.printable import printable
+from tachograph.text.printable import printable
 
 SECONDS = 15.0
 """From the connection to the end of the answer: NCCL itself gives up after two legs of COLLECT_SECONDS."""

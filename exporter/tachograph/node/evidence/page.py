@@ -13,11 +13,11 @@ from tachograph.blackbox import served, text
 from tachograph.blackbox.findings import Culprit, Verdict
 from tachograph.blackbox.served import ServedRun
 from tachograph.blackbox.words import rank_list
-from tachograph.humanize import age, coordinates, count, plural, utc
 from tachograph.node.evidence.analyses import Analysis
 from tachograph.node.status_page import html
 from tachograph.node.status_page.html import ABSENT, Cell, name, note, plain, shown, state
 from tachograph.node.status_page.page import LOOKS
+from tachograph.text.humanize import age, coordinates, count, plural, utc
 
 RANKS_SHOWN = 64
 LINES_SHOWN = 24

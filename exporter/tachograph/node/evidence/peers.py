@@ -25,8 +25,8 @@ import yaml
 
 from tachograph.blackbox import served
 from tachograph.blackbox.served import ServedBox, ServedRun
-from tachograph.printable import printable
-from tachograph.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.text.printable import printable
 
 AT_A_TIME = 32
 MOST_PEERS = 4096

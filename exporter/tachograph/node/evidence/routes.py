@@ -24,7 +24,6 @@ from aiohttp import web
 
 from tachograph.blackbox import served
 from tachograph.blackbox.served import CAPTURED_TOGETHER_SECONDS, ServedBox, ServedRank, ServedRun
-from tachograph.humanize import plural
 from tachograph.node.clock import Clock
 from tachograph.node.evidence import nccl_ras
 from tachograph.node.evidence.analyses import Analyses, Analysis, AnalysisError, Asker, BusyError
@@ -36,6 +35,7 @@ from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.web.readers import STRANGER, Reader
 from tachograph.node.web.server import ReaderOf
+from tachograph.text.humanize import plural
 from tachograph.wire import BOX_ASKED_FOR
 
 PATIENCE_SECONDS = 4.0

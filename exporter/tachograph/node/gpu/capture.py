@@ -28,7 +28,7 @@ from tachograph.command_line import CommandParser
 from tachograph.node.driver.call_recorder import CallRecorder
 from tachograph.node.driver.nvml import Nvml, NvmlFailure, Untyped
 from tachograph.node.gpu.node_collector import NodeCollector
-from tachograph.wrapping import fitted
+from tachograph.text.wrapping import fitted
 
 FORMAT = 1
 DEFAULT_SECONDS, SHORTEST_SECONDS, LONGEST_SECONDS = 3.0, 0.2, 3600.0

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from tachograph.backoff import Backoff
 from tachograph.node.driver.driver_thread import DriverThread, Outcomes, gather
 from tachograph.node.driver.nvml import DriverAbsent, DriverMismatch, Nvml, NvmlFailure
 from tachograph.node.gpu.gpu_collector import Clock, GpuCollector
@@ -19,6 +18,7 @@ from tachograph.node.gpu.reading_table import SLOW_SECONDS
 from tachograph.node.gpu.worker_protocol import STALE_INTERVALS, STARTING, NodeReading
 from tachograph.node.samples import GpuIdentity, Row, unzipped
 from tachograph.node.xid.counts import XidWatch
+from tachograph.processes.backoff import Backoff
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
 TURN_SECONDS = 0.005

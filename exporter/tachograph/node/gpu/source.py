@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tachograph.backoff import Backoff
 from tachograph.catalog.exporter import WORKER_END_CAUSES
 from tachograph.node.gpu.failure_log import FailureLog
 from tachograph.node.gpu.known_gpus import KnownGpus
 from tachograph.node.gpu.worker_protocol import SPENT_STATUS, STALE_INTERVALS, STARTING, LineReader, NodeReading
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
-from tachograph.own_process import own_process
+from tachograph.processes.backoff import Backoff
+from tachograph.processes.own_process import own_process
 
 logger = logging.getLogger(__name__)
 

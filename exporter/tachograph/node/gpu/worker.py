@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tachograph.die_with_parent import die_with_parent
 from tachograph.node.gpu.node_collector import NodeCollector
 from tachograph.node.gpu.worker_protocol import SPENT_STATUS, LineWriter
 from tachograph.node.xid.counts import XidWatch
+from tachograph.processes.die_with_parent import die_with_parent
 
 
 def stdin_ended(seconds: float) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
-from tachograph.humanize import age, celsius, plural
 from tachograph.node.judgement.problems import BLIND, BROKEN_GPU, REASON_LENGTH, SLOWED, WORN, Problem, shortened
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
+from tachograph.text.humanize import age, celsius, plural
 
 HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost", "sw_power_cap"})
 """Reasons for lower clocks that are not a problem: a power cap is normal at full load."""

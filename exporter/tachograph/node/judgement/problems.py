@@ -23,9 +23,9 @@ from tachograph.findings.kinds import (
     STRAGGLER_RANK,
 )
 from tachograph.findings.words import SAID_SECONDS, data_wait
-from tachograph.humanize import age, count, duration, gibibytes, listed, percent, plural
 from tachograph.node.judgement.runs import RankJudgement, RunJudgement
 from tachograph.node.ranks.coverage import UnrecordedProcesses
+from tachograph.text.humanize import age, count, duration, gibibytes, listed, percent, plural
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
 REASON_LENGTH = 160

@@ -11,7 +11,6 @@ from statistics import median
 from tachograph.catalog import index as catalog
 from tachograph.catalog.rank import PAUSES
 from tachograph.diagnosis import LAG_SECONDS, SPIKE_STEPS, STATES, stall_limit, step_parts
-from tachograph.humanize import age, duration, plural
 from tachograph.node.judgement.private import WITHHELD, MayRead
 from tachograph.node.ranks.conclusions.lags import is_late, lags
 from tachograph.node.ranks.conclusions.loss import first_to_lose, spike_began
@@ -20,7 +19,8 @@ from tachograph.node.ranks.conclusions.suspects import culprits
 from tachograph.node.ranks.conclusions.view import gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
-from tachograph.redact import redact
+from tachograph.text.humanize import age, duration, plural
+from tachograph.text.redact import redact
 
 _JOB_ID = catalog.RANK_JOB_INFO.labels[2:].index("job_id")
 _OF_LAYERS = (

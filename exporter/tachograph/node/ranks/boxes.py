@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tachograph.node.ranks.frames import BoxPart, FrameError, Hello
-from tachograph.redact import REDACTED, names_secret, redact, redact_lines
+from tachograph.text.redact import REDACTED, names_secret, redact, redact_lines
 from tachograph.wire import BOX_REQUESTS, MAX_BOX_BYTES
 
 USER_BYTES = 8 * 2**20

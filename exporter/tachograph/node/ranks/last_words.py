@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tachograph.catalog.rank import CATEGORY_OF_REASON
-from tachograph.printable import plain
-from tachograph.redact import redact
 from tachograph.signatures import table as signatures
+from tachograph.text.printable import plain
+from tachograph.text.redact import redact
 
 LONGEST = 256
 """Characters of a message that are looked at: the patterns take 2 ms at most for so many, whatever they are."""

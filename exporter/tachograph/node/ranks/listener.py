@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.descriptors import NO_DESCRIPTOR, accept, may_be_rank
@@ -28,6 +27,7 @@ from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import CONNECTION_COST
 from tachograph.node.samples import Sample
 from tachograph.node.unix_socket import SocketPathError, UnixSocket
+from tachograph.processes.backoff import Backoff
 from tachograph.wire import SOCKET_ENVIRONMENT
 
 GREETING_SECONDS = 60.0

@@ -25,12 +25,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from tachograph.backoff import Backoff
 from tachograph.catalog import index as catalog
 from tachograph.node.descriptors import may_be_rank
 from tachograph.node.process_status import PROC, numbers, process_status
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
+from tachograph.processes.backoff import Backoff
 
 WATCH_SECONDS = 60.0
 """A process that ends later after its rank has finished did something else meanwhile."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tachograph import humanize
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import MOST, Buckets, parse
 from tachograph.node.process_status import numbers
@@ -29,7 +28,8 @@ from tachograph.node.ranks.stack_memory import StackMemory, StuckProcess
 from tachograph.node.ranks.told_moment import ToldMoment
 from tachograph.node.ranks.unsaid import Unsaid
 from tachograph.node.samples import GpuIdentity
-from tachograph.process_tree import started_at
+from tachograph.processes.process_tree import started_at
+from tachograph.text import humanize
 from tachograph.wire import MAX_PATH_BYTES, MAX_WHERE_BYTES
 
 MAX_DEVICES_BYTES = 1024

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tachograph import code_line
 from tachograph.node.descriptors import may_be_rank
 from tachograph.node.process_status import PROC, process_status
+from tachograph.text import code_line
 from tachograph.wire import MAX_WHERE_BYTES, STACKS_BEGIN, STACKS_BYTES, cut
 
 _NO_EXEC = 8  # MFD_NOEXEC_SEAL, Linux 6.3: some systems allow no other memory of this kind

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tachograph.catalog import index as catalog
-from tachograph.humanize import celsius, gibibytes, percent, watts
 from tachograph.node.judgement.gpus import HARMLESS, GpuStatus
 from tachograph.node.judgement.problems import REASON_LENGTH
 from tachograph.node.judgement.runs import RankJudgement
 from tachograph.node.status_page.html import ABSENT, Cell, bar, name, note, of, plain, shown, state
+from tachograph.text.humanize import celsius, gibibytes, percent, watts
 
 RANKS_NAMED = 8
 

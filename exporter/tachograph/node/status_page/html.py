@@ -9,9 +9,9 @@ from importlib.resources import files
 from string import Template
 from typing import NamedTuple
 
-from tachograph import humanize
 from tachograph.node.judgement.problems import shortened
-from tachograph.printable import printable
+from tachograph.text import humanize
+from tachograph.text.printable import printable
 
 ABSENT = '<span class="soft" title="no reading">–</span>'
 NAME_LENGTH = 64

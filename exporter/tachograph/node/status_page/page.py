@@ -18,7 +18,6 @@ from urllib.parse import quote
 from tachograph import diagnosis
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
-from tachograph.humanize import age, coordinates, count, duration, percent, plural, significant, utc
 from tachograph.node.clock import Clock
 from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.judgement.problems import REASON_LENGTH, Problem
@@ -29,6 +28,7 @@ from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.status_page import html
 from tachograph.node.status_page.gpus import gpu_row
 from tachograph.node.status_page.html import ABSENT, Cell, name, note, plain, shown, state
+from tachograph.text.humanize import age, coordinates, count, duration, percent, plural, significant, utc
 from tachograph.wire import MAX_DESCRIPTION_BYTES, MAX_OWN_METRICS
 
 EVENTS_SHOWN = 12

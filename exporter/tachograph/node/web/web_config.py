@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tachograph.humanize import suggestion
+from tachograph.files.yaml_file import YamlFileError, composed
 from tachograph.node.config_file import ConfigError
-from tachograph.yaml_file import YamlFileError, composed
+from tachograph.text.humanize import suggestion
 
 if TYPE_CHECKING:
     import yaml

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tachograph.backoff import Backoff
 from tachograph.node.driver.nvml import (
     DriverAbsent,
     DriverMismatch,
@@ -19,6 +18,7 @@ from tachograph.node.driver.nvml import (
     Untyped,
 )
 from tachograph.node.xid.kmsg import bus_key
+from tachograph.processes.backoff import Backoff
 
 XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 TIMEOUT = "Timeout"  # what pynvml calls NVML_ERROR_TIMEOUT, the normal end of a wait

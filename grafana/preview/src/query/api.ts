@@ -23,7 +23,7 @@ export async function ask<T>(path: string, given: Record<string, string>, signal
   return answer.data;
 }
 
-/** For how long a line goes on after its last sample, instead of 300 s; as in exporter/tachograph/prometheus_api.py. */
+/** For how long a line goes on after its last sample, instead of 300 s; as in exporter/tachograph/servers/prometheus_api.py. */
 const LOOKBACK = '90s';
 
 /** Return the rows of a query, and note it. */

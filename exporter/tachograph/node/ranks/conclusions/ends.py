@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import CROWD
-from tachograph.humanize import listed
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
 from tachograph.node.ranks.last_words import LastWords
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
+from tachograph.text.humanize import listed
 
 OUTLIVED_SECONDS = 60.0
 """An end began nothing that comes later if the run made steps for so long after it."""

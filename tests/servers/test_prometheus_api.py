@@ -14,11 +14,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tachograph.http_client import HttpError, ask
-from tachograph.prometheus_api import DEFAULT_URL, Prometheus, PrometheusError, UnknownRunError, default_url, nearest
+from tachograph.servers.http_client import HttpError, ask
+from tachograph.servers.prometheus_api import (
+    DEFAULT_URL,
+    Prometheus,
+    PrometheusError,
+    UnknownRunError,
+    default_url,
+    nearest,
+)
 from tachograph_lab.processes import Children, answers, free_port
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RUNS = ("llama-70b", "llama-7b", "mixtral", 'odd "name"\\')
 STEP, COUNT = 15, 5
 

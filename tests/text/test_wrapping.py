@@ -12,9 +12,9 @@ import termios
 
 import pytest
 
-from tachograph.wrapping import fitted, wrapped
+from tachograph.text.wrapping import fitted, wrapped
 
-PROGRAM = "from tachograph.wrapping import columns; print(columns())"
+PROGRAM = "from tachograph.text.wrapping import columns; print(columns())"
 
 
 def test_lines_are_broken_at_blanks() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from tachograph import humanize
+from tachograph.text import humanize
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NONE, NAN, INF = None, math.nan, math.inf
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph import duration
+from tachograph.text import duration
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from detect_secrets.plugins.keyword import KeywordDetector
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tachograph.redact import LONGEST, REDACTED, redact, redact_lines
+from tachograph.text.redact import LONGEST, REDACTED, redact, redact_lines
 from tests.every import every
 
 SECRETS: tuple[tuple[str, ...], ...] = (

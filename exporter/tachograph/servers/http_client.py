@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from tachograph._version import __version__
-from tachograph.printable import printable
-from tachograph.server_address import DEFAULT_PORT, UNIX, unix_socket_of, web_socket_path
+from tachograph.servers.server_address import DEFAULT_PORT, UNIX, unix_socket_of, web_socket_path
+from tachograph.text.printable import printable
 from tachograph.wire import socket_path
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-INSTALLED = Path(__file__).parent / "shipped_files"
+INSTALLED = Path(__file__).parents[1] / "shipped_files"
 """Laid out like the repository; setup.py fills it when a wheel is built."""
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 
 
 def folder() -> Path:

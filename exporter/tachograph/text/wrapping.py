@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from tachograph.printable import printable
+from tachograph.text.printable import printable
 
 ELSEWHERE = 100
 """Columns of a text that does not go to a terminal; $COLUMNS overrides both."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.die_with_parent import dying_with_parent
-from tachograph.own_process import own_process
+from tachograph.processes.die_with_parent import dying_with_parent
+from tachograph.processes.own_process import own_process
 
-ROOT = Path(__file__).resolve().parents[1] / "exporter/tachograph"
+ROOT = Path(__file__).resolve().parents[2] / "exporter/tachograph"
 TACHOGRAPH = str(Path(sys.executable).with_name("tachograph"))
 
 PLANTED = """
@@ -67,7 +67,7 @@ def test_every_process_of_ours_is_started_in_one_way() -> None:
                 found.add(str(path.relative_to(ROOT)))
             if isinstance(node, ast.Call) and words.startswith("ProcessPoolExecutor("):
                 assert "own_workers()" in words, path
-    assert found == {"own_process.py", "preflight/versions.py"}  # the latter says what it runs on
+    assert found == {"processes/own_process.py", "preflight/versions.py"}  # the latter says what it runs on
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,8 @@ def test_a_pool_of_workers_takes_none_either(run: Run) -> None:
     """Workers are interpreters of their own, which look around when they begin."""
     code = (
         "import sys; sys.path.remove(''); from concurrent.futures import ProcessPoolExecutor as Pool; "
-        "from tachograph.own_process import own_workers; print(Pool(1, own_workers()).submit(abs, -7).result())"
+        "from tachograph.processes.own_process import own_workers; "
+        "print(Pool(1, own_workers()).submit(abs, -7).result())"
     )
     done = run(sys.executable, "-c", code)
     assert done.stdout == "7\n", done.stderr

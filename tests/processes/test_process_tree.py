@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tachograph.process_tree import Descendants, started_at
+from tachograph.processes.process_tree import Descendants, started_at
 
 ENDS_WELL = """
 import pathlib, signal, sys, time

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from tachograph.http_client import MOST_BYTES, HttpError, ask, without_password
-from tachograph.server_address import known_server_url
-from tachograph.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.servers.http_client import MOST_BYTES, HttpError, ask, without_password
+from tachograph.servers.server_address import known_server_url
 
 T = TypeVar("T")
 

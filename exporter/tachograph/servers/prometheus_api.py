@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tachograph import duration
-from tachograph.http_client import HttpError, ask, without_password
-from tachograph.server_address import known_server_url
-from tachograph.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE
+from tachograph.servers.http_client import HttpError, ask, without_password
+from tachograph.servers.server_address import known_server_url
+from tachograph.text import duration
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from tachograph.own_process import own_process
+from tachograph.processes.own_process import own_process
 
 PR_SET_PDEATHSIG = 1
 
@@ -30,7 +30,7 @@ def die_with_parent(end_with: signal.Signals = signal.SIGKILL, parent: int | Non
 
 def dying_with_parent(command: Sequence[str]) -> list[str]:
     """Return the command that runs `command` and ends with the calling process."""
-    return own_process("tachograph.die_with_parent", str(os.getpid()), *command)
+    return own_process("tachograph.processes.die_with_parent", str(os.getpid()), *command)
 
 
 def main() -> None:

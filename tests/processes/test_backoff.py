@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tachograph.backoff import Backoff
+from tachograph.processes.backoff import Backoff
 
 
 def test_delays_double_up_to_a_limit_and_start_over() -> None:

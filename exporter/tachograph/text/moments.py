@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from datetime import datetime, timezone
 
-from tachograph import duration, humanize
+from tachograph.text import duration, humanize
 
 
 def moment(text: str, now: float) -> float:

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tachograph.http_client import without_password
-from tachograph.server_address import exporter_url, server_url, unix_socket_of, web_socket_path
+from tachograph.servers.http_client import without_password
+from tachograph.servers.server_address import exporter_url, server_url, unix_socket_of, web_socket_path
 
 
 @pytest.mark.parametrize(

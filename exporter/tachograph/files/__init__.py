@@ -1,0 +1,1 @@
+"""Files: written whole or not at all, read with a fault that names its line, shipped with the package."""

@@ -1,0 +1,1 @@
+"""The servers that are asked: over HTTP, Prometheus and Alertmanager."""

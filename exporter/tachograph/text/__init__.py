@@ -1,0 +1,1 @@
+"""Text for people: figures, durations, moments, wrapped and printable lines, and what must not be shown."""
