@@ -43,7 +43,10 @@ LIMITS = {
         "rank:straggler:level",
         rf"< on \(run\) group_left \(\) \({NUMBER} \* run:collective_wait_per_step_seconds:median\)",
     ),
-    "SLOWDOWN_RATIO": ("StragglerRank", rf"hw_power_brake.*?\) > {NUMBER} or"),
+    "SLOWDOWN_RATIO": (
+        "StragglerRank",
+        rf"node:gpu_(?:thermal_slowdown|power_braked):ratio\{{uuid=%\[1\]q\}} > {NUMBER}",
+    ),
     "READINGS_STALE_SECONDS": ("NvmlCollectorStale", rf'collector="gpu"}}\) > {NUMBER}'),
 }
 """Number -> the rule that holds it, and where in the rule."""

@@ -203,7 +203,7 @@ def test_words_of_the_signatures_are_those_of_the_catalog() -> None:
 
 def test_dir_shows_the_api() -> None:
     """A person at a prompt sees what there is, and nothing else."""
-    assert set(dir(tachograph)) == {"Recorder", "__version__"}
+    assert set(dir(tachograph)) == {"Recorder", "__version__", "resume_from"}
 
 
 def test_advice_that_cannot_be_loaded_costs_no_frame(

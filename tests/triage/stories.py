@@ -153,6 +153,8 @@ STORIES: Mapping[str, Story] = {
     "73b": Story(*NOTHING, at=1500),
     "74": Story("software", "communication_stall", run="ppo/critic"),
     "75": Story("software", "communication_stall", at=2880),
+    "76": Story("software", "communication_stall", at=7380),
+    "77": Story("software", "communication_stall", at=3600),
 }
 
 REACH_SECONDS = 5.0

@@ -29,7 +29,7 @@ def counted(address: str) -> dict[str, float]:
 
 
 def test_it_counts_what_it_is_asked_for() -> None:
-    """Answers, their seconds and tokens; the dashboard finds every metric of vLLM, but for an old name."""
+    """Answers, their seconds and tokens; the dashboard finds every metric of vLLM, but for an old name and one of weights."""
     address = f"127.0.0.1:{free_port()}"
     server = serve(address)
     try:
@@ -43,7 +43,7 @@ def test_it_counts_what_it_is_asked_for() -> None:
     assert (seen[engine.ANSWERS], seen[engine.SECONDS]) == (2, 0.4)
     assert seen[engine.RUNNING] == 0
     read = set(re.findall(r"vllm:\w+", DASHBOARD.read_text(encoding="utf-8")))
-    assert read - {*seen} == {"vllm:gpu_cache_usage_perc"}
+    assert read - {*seen} == {"vllm:gpu_cache_usage_perc", "vllm:rl_weight_update_operation_duration_seconds_count"}
 
 
 def test_who_generates_waits_for_an_engine_that_is_gone() -> None:

@@ -41,6 +41,7 @@ NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_gpu_xid_timestamp_seconds": "there was no Xid",
     "tachograph_node_kernel_message_age_seconds": "the simulated nodes have no kernel's log",
     "tachograph_rank_ended_timestamp_seconds": "no rank has ended",
+    "tachograph_rank_shares_gpu_info": "every rank has a GPU of its own",
     "tachograph_run_batch_changed_seconds": "the batch is what it was",
     "tachograph_run_checkpoint_failed_ranks": "every save succeeded",
     "tachograph_run_checkpoint_saving_seconds": "no save is under way",
