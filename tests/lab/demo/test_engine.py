@@ -29,7 +29,7 @@ def counted(address: str) -> dict[str, float]:
 
 
 def test_it_counts_what_it_is_asked_for() -> None:
-    """Answers, their seconds and tokens; the dashboard finds every metric of vLLM, but for an old name and one of weights."""
+    """Answers, their seconds and tokens; but for an old name and one of weights the dashboard finds all of vLLM."""
     address = f"127.0.0.1:{free_port()}"
     server = serve(address)
     try:
