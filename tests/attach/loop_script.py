@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -29,7 +30,8 @@ class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 torch.manual_seed(0)
 model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
 if {"ddp", "fsdp2"} & {*KINDS}:
-    torch.distributed.init_process_group("gloo")
+    alone = {} if "RANK" in os.environ else {"store": torch.distributed.HashStore(), "rank": 0, "world_size": 1}
+    torch.distributed.init_process_group("gloo", **alone)
 if "ddp" in KINDS:
     model = torch.nn.parallel.DistributedDataParallel(model)
 if "fsdp2" in KINDS:

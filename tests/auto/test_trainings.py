@@ -11,7 +11,11 @@ TESTS = Path(__file__).parents[1]
 ARMED = TESTS / "auto/armed.py"
 RUN = ("-m", "tachograph", "run", "--quiet")
 PROGRAMS: dict[str, tuple[str | Path, ...]] = {
+    "loop": (TESTS / "attach/loop_script.py",),
     "amp": (TESTS / "attach/loop_script.py", "amp"),
+    "ddp": (TESTS / "attach/loop_script.py", "ddp"),
+    "fails": (TESTS / "attach/loop_script.py", "fails"),
+    "exits": (TESTS / "attach/loop_script.py", "exits"),
     "classify": (TESTS / "attach/public/classify.py",),
     "compiled": (TESTS / "attach/public/compiled.py",),
     "distributed-saves": (TESTS / "attach/public/distributed_saves.py",),
