@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import NamedTuple
+
+from tachograph.logs.reading import Reading, read
+from tachograph.logs.sources import plan
+from tachograph.logs.verdict import LogVerdict, conclude
 
 START = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
 Files = dict[str, str | bytes]
@@ -33,6 +38,17 @@ def folder(
         return made
 
     return noted
+
+
+def judged(tmp_path: Path, files: Files) -> LogVerdict:
+    """Return what is concluded from a folder of these files."""
+    for name, text in files.items():
+        path = tmp_path / "run" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    reading = Reading()
+    read(plan([str(tmp_path / "run")], reading.problems), reading, lambda _: None)
+    return conclude(reading)
 
 
 def at(seconds: float) -> datetime:

@@ -9,7 +9,8 @@ import pytest
 from tachograph.__main__ import main
 from tachograph.logs.reading import Reading, read
 from tachograph.logs.sources import plan
-from tachograph.logs.verdict import LogVerdict, conclude
+from tachograph.logs.verdict import conclude
+from tests.logs.layouts import judged
 from tests.schemas import conforms
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -22,16 +23,6 @@ Traceback (most recent call last):
     raise HTTPError(http_error_msg, response=self)
 requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://api.wandb.ai/graphql
 """
-
-
-def judged(tmp_path: Path, files: dict[str, str | bytes]) -> LogVerdict:
-    for name, text in files.items():
-        path = tmp_path / "run" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    reading = Reading()
-    read(plan([str(tmp_path / "run")], reading.problems), reading, lambda _: None)
-    return conclude(reading)
 
 
 def steps(first: int, last: int, prefix: str = "") -> str:

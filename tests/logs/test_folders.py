@@ -7,24 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.logs.reading import Reading, read
-from tachograph.logs.sources import plan
-from tachograph.logs.verdict import LogVerdict, conclude
+from tachograph.logs.verdict import LogVerdict
 from tests.logs import folders, folders_of_nodes
-from tests.logs.layouts import FOLDERS, Files, Hidden
+from tests.logs.layouts import FOLDERS, Hidden, judged
 
 assert folders, "importing them fills the table"
 assert folders_of_nodes
-
-
-def judged(tmp_path: Path, files: Files) -> LogVerdict:
-    for name, text in files.items():
-        path = tmp_path / "run" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    reading = Reading()
-    read(plan([str(tmp_path / "run")], reading.problems), reading, lambda _: None)
-    return conclude(reading)
 
 
 def problems(verdict: LogVerdict, hidden: Hidden) -> Iterator[str]:
