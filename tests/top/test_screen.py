@@ -6,6 +6,7 @@ import asyncio
 import io
 import math
 import sys
+import time
 
 import pytest
 from rich.cells import cell_len
@@ -17,6 +18,7 @@ from tachograph.top.header import figures_of
 from tachograph.top.overview import FiringAlert, GpuRow, Overview, RankRow, RunSummary, harmless
 from tachograph.top.sparkline import curve, sparkline
 
+DEADLINE = 60.0
 ALERTS = tuple(FiringAlert(f"Alert{i}", "warning", 60.0, rank=str(rank)) for i in range(9) for rank in range(40))
 
 
@@ -131,14 +133,18 @@ def test_a_loop_that_generates_shows_what_its_steps_go_into() -> None:
 def test_lines_without_gpus_show_the_loss() -> None:
     """Where no GPU needs them and few ranks do, 24 lines are not half empty; tables go first."""
 
-    async def show(ranks: int, gpus: int) -> list[str]:
+    async def show(ranks: int, gpus: int, last_drawn: str) -> list[str]:
         found = overview("r", ranks, gpus)
         app = TopApp(source := Still(found), source.found, 3600.0)
+        end = time.monotonic() + DEADLINE
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.pause()
+            while not any(last_drawn in line for line in screen(app)) and time.monotonic() < end:
+                await pilot.pause(0.02)
             return screen(app)
 
-    few, many, cards = (asyncio.run(show(*counts)) for counts in ((2, 0), (64, 0), (2, 3)))
+    shown = ((2, 0, "█"), (64, 0, "ranks, worst first"), (2, 3, "GPUs, worst first"))
+    few, many, cards = (asyncio.run(show(*each)) for each in shown)
     assert sum("█" in line for line in few[12:]) >= 4
     assert any(line.startswith("─loss of r, 3.000 to 2.000─") for line in few)
     assert not any("GPU" in line for line in few[3:] if "Alert" not in line and "RANK" not in line)
