@@ -102,11 +102,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs Prometheus's programs: `make test-unit` does without. What takes long comes first, rules last."""
+    """Mark what needs Prometheus's programs: `make test-unit` does without."""
     for item in items:
         if "programs" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.prometheus)
-    items.sort(key=lambda item: (not item.nodeid.startswith(LONG), item.nodeid.startswith(RULES)))
 
 
 TOGETHER = (
@@ -116,17 +115,9 @@ TOGETHER = (
 )  # fmt: skip
 """Folders, and files, of tests that import PyTorch, or share a process that has imported it: a second and a half."""
 
-LONG = (
-    *TOGETHER, "tests/e2e/", "tests/supervise/", "tests/node/ranks/test_process_end", "tests/client/transport/",
-    "tests/runbooks/test_live", "tests/watch/", "tests/node/gpu/test_source", "tests/grafana/test_queries",
-)  # fmt: skip
-"""Folders, and files, of 20 seconds and more: begun late, they would leave the other workers idle at the end."""
-
-RULES = "tests/rules/test_rules.py"
-
 
 class Scheduling(LoadScopeScheduling):
-    """Gives a worker whole files, in the order of collection, and rule tests one by one, which leave no worker idle.
+    """Gives a worker whole files, the fullest first, and at the end rule tests one by one, which leave no worker idle.
 
     A fixture of a module may train for ten seconds: where a module is spread, each worker does so.
     """
@@ -135,13 +126,12 @@ class Scheduling(LoadScopeScheduling):
         path = nodeid.partition("::")[0]
         if path.startswith(TOGETHER):
             return TOGETHER[0]
-        return nodeid if path == RULES else path
+        return nodeid if path == "tests/rules/test_rules.py" else path
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest may run with -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     """Distribute the tests over the workers."""
-    config.option.loadscopereorder = False
     return Scheduling(config, log)
 
 
