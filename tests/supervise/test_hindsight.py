@@ -14,7 +14,7 @@ from tachograph.supervise.hindsight import LONGEST_SECONDS
 from tachograph.supervise.journal import JUDGED, NAME
 from tachograph.supervise.ledger import SHADOW, Ledger
 from tachograph.supervise.run_seen import RunSeen, Unknown
-from tests.supervise.world import World, dead, hung, rank, run
+from tests.supervise.world import World, dead, hung, killed_at, rank, run
 
 GONE = Unknown("the exporter does not answer")
 Look = Callable[[float], RunSeen | Unknown]
@@ -99,12 +99,7 @@ def test_what_is_left_to_a_person_is_no_action(tmp_path: Path) -> None:
 def test_a_supervisor_that_is_killed_leaves_it_to_the_next(tmp_path: Path) -> None:
     """The training ended with it, so nobody knows."""
     world = World(tmp_path, lambda *_: hung(), mode=SHADOW)
-
-    def die(world: World) -> None:
-        if world.now > 60.0:
-            raise KeyboardInterrupt
-
-    world.on_wait = die
+    world.on_wait = killed_at(60.0)
     with pytest.raises(KeyboardInterrupt):
         world.supervise()
     again = World(tmp_path, lambda *_: run(), ends=[(0, 5.0)], mode=SHADOW)

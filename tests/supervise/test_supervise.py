@@ -17,7 +17,7 @@ from tachograph.__main__ import main
 from tachograph.collect.private_folder import PrivateFolder
 from tachograph.supervise import command, evidence, evidence_parts, journal, warden
 from tests.supervise.conftest import Supervised, is_running, until
-from tests.supervise.world import World, hung, run
+from tests.supervise.world import World, hung, killed_at, run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -169,12 +169,7 @@ def test_a_confirmed_restart(supervised: Supervised, capsys: pytest.CaptureFixtu
 def test_a_supervisor_that_has_ended_hears_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever confirms learns that nobody carries it out, and leaves no answer for a later one."""
     world = World(tmp_path, lambda *_: hung(), mode="ask")
-
-    def kill(world: World) -> None:
-        if world.now > 60.0:
-            raise KeyboardInterrupt
-
-    world.on_wait = kill
+    world.on_wait = killed_at(60.0)
     with pytest.raises(KeyboardInterrupt):
         world.supervise()
     lines = (tmp_path / journal.NAME).read_text().replace(f'"pid":{os.getpid()}', f'"pid":{2**22 - 1}')

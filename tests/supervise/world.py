@@ -53,6 +53,16 @@ def dead(step: int = 10, **facts: Any) -> RunSeen:
     return run(told, rank(1, state="dead", end_reason="died", **end), state="dead", **facts)
 
 
+def killed_at(second: float) -> Callable[[World], None]:
+    """Return what ends the supervisor in its first wait that reaches beyond a second."""
+
+    def kill(world: World) -> None:
+        if world.now > second:
+            raise KeyboardInterrupt
+
+    return kill
+
+
 @dataclass
 class Child:
     """An attempt: it ends by itself at a time, if at all."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from tachograph_lab.replay.alertmanager_config import Configuration, Inhibition, Route
+from tachograph_lab.replay.alertmanager_config import Configuration, Route
 from tachograph_lab.replay.matchers import all_hold
 from tachograph_lab.replay.verdict import FIRING, RESOLVED, ReceivedAlert
 
@@ -83,20 +83,8 @@ def active(firings: Sequence[Firing], configuration: Configuration, now: float) 
     firing = [one for one in firings if one.start <= now and (one.end is None or now < one.end)]
     rules = configuration.inhibitions
     return [
-        one
-        for one in firing
-        if not any(_inhibits(rule, source.labels, one.labels) for rule in rules for source in firing)
+        one for one in firing if not any(rule.holds(source.labels, one.labels) for rule in rules for source in firing)
     ]
-
-
-def _inhibits(rule: Inhibition, source: Mapping[str, str], target: Mapping[str, str]) -> bool:
-    """Return whether one alert inhibits another; of two that each match both sides neither does."""
-    return (
-        all_hold(rule.target, target)
-        and all_hold(rule.source, source)
-        and rule.equal_values(source) == rule.equal_values(target)
-        and not (all_hold(rule.source, target) and all_hold(rule.target, source))
-    )
 
 
 class AlertmanagerModel:
@@ -196,13 +184,9 @@ class AlertmanagerModel:
     def _inhibited(self, alert: _Alert) -> bool:
         labels = alert.firing.labels
         for rule, sources in zip(self._configuration.inhibitions, self._sources, strict=True):
-            if not all_hold(rule.target, labels):
-                continue
-            # Of two alerts that each match both sides, neither inhibits the other.
-            both_sides = all_hold(rule.source, labels)
-            for source in sources.get(rule.equal_values(labels), {}).values():
-                if not source.is_over() and not (both_sides and all_hold(rule.target, source.firing.labels)):
-                    return True
+            of_these = sources.get(rule.equal_values(labels), {}).values()
+            if any(not source.is_over() and rule.holds(source.firing.labels, labels) for source in of_these):
+                return True
         return False
 
     def _notify(self, group: _Group, alerts: Sequence[_Alert], now: float) -> Iterator[_Sent]:

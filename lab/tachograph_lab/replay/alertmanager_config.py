@@ -67,6 +67,15 @@ class Inhibition:
         """Return the values to compare; a missing label counts as empty."""
         return tuple(labels.get(name, "") for name in self.equal)
 
+    def holds(self, source: Mapping[str, str], target: Mapping[str, str]) -> bool:
+        """Return whether one alert inhibits another; of two that each match both sides neither does."""
+        return (
+            all_hold(self.target, target)
+            and all_hold(self.source, source)
+            and self.equal_values(source) == self.equal_values(target)
+            and not (all_hold(self.source, target) and all_hold(self.target, source))
+        )
+
 
 @dataclass(frozen=True)
 class Configuration:

@@ -158,7 +158,8 @@ class Hang:
         ranks = members(view)
         if seconds is None or seconds < self._age:
             self._away = None
-        self._age, self._is_away = seconds or 0.0, _is_away(ranks, view)
+        lasting = _lasting(ranks, view)
+        self._age, self._is_away = seconds or 0.0, _some_pause(lasting)
         if self._is_away:
             self._away = view.now
         if seconds is not None and seconds <= view.hang_limit:
@@ -168,7 +169,7 @@ class Hang:
             return
         self._without_step = seconds or 0.0
         self._phases |= {doing(rank) for rank in ranks}
-        self._is_pausing = seconds is not None and _is_pausing(ranks, view)
+        self._is_pausing = seconds is not None and is_pause(lasting)
         if self._is_pausing:
             self._paused = view.now
         furthest: Counter[str] = Counter()
@@ -307,18 +308,8 @@ def _standing_seconds(rank: Rank, view: RunView) -> float:
     return 0.0 if rank.series.total(catalog.TRAIN_STEPS.key) is None else view.now - rank.began
 
 
-def _is_pausing(ranks: Collection[Rank], view: RunView) -> bool:
-    """Return whether ranks are pausing, but for saves, evaluations and times between steps that have just begun."""
-    return is_pause(_lasting(ranks, view))
-
-
-def _is_away(ranks: Collection[Rank], view: RunView) -> bool:
-    """Return whether one of them saves, evaluates, generates or is between two steps, and has not just begun to."""
-    return _some_pause(_lasting(ranks, view))
-
-
 def _lasting(ranks: Collection[Rank], view: RunView) -> list[str]:
-    """Return what ranks do, without pauses that have just begun."""
+    """Return what ranks do, without saves, evaluations and times between steps that have just begun."""
     brief = (*PAUSES, "other")
     return [
         phase
