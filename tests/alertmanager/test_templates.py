@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = "Run llama has been hanging for 34 s; rank 217 never entered all_reduce: <data> & more. Look at its loader."
 ANNOTATIONS = {
     "description": WORDS,
-    "cost": "1,024 GPU-hours an hour. Last checkpoint: step 48,000, 12m 3s ago.",
+    "cost": "1,024 GPU-hours an hour. Last checkpoint: step 48,000, at 02:02 UTC.",
     "runbook_url": "http://book/RunHung.md",
     "dashboard_url": "http://board/d/run?var-run=llama&var-rank=217&from=now-30m",
     "blackbox_url": "http://node-27:10024/blackbox/llama",
@@ -108,7 +108,7 @@ def test_the_body_says_what_since_when_the_cost_and_where_to_look(render: Render
     assert full[0] == WORDS
     assert full[1] == "Since 02:14:07 UTC, 1 January."
     assert full[3:] == [
-        "Cost: 1,024 GPU-hours an hour. Last checkpoint: step 48,000, 12m 3s ago.",
+        "Cost: 1,024 GPU-hours an hour. Last checkpoint: step 48,000, at 02:02 UTC.",
         "Tier: hero",
         "Runbook: http://book/RunHung.md",
         f"Dashboard: http://board/d/run?var-run=llama&var-rank=217&from={HALF_AN_HOUR_BEFORE}&to=now",
@@ -159,7 +159,7 @@ def test_slack_gets_its_own_escapes_and_links(render: Render) -> None:
     text = render("slack", notification(alert(RANK)))
     assert "&lt;data&gt; &amp; more" in text
     assert (
-        "*Cost:* 1,024 GPU-hours an hour. Last checkpoint: step 48,000, 12m 3s ago.\n<http://book/RunHung.md|Runbook>"
+        "*Cost:* 1,024 GPU-hours an hour. Last checkpoint: step 48,000, at 02:02 UTC.\n<http://book/RunHung.md|Runbook>"
         in text
     )
     assert (
