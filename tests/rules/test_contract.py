@@ -127,7 +127,7 @@ class Checker:
                 wrong = (OVER_COUNTERS | OVER_GAUGES) - allowed
                 assert not kind or function not in wrong, f"{function}() of a {kind}: {argument.vector_selector.name}"
         labels = [self._labels(argument) for argument in node.args]
-        if function == "label_replace":
+        if function in ("label_replace", "label_join"):
             return labels[0] | {node.args[1].val}
         return frozenset().union(*labels) if function != "vector" else frozenset()
 
