@@ -19,15 +19,15 @@ BUDGETS = {
     "of these, that read their own last value": 10,
     "circles of series that read each other": 0,
     "rules between the median alert and a metric": 2,
-    "rules between the furthest alert and a metric": 5,
+    "rules between the furthest alert and a metric": 4,
     "pages with more than two recorded series between them and a metric": 0,
     "series behind the alert with most": 20,
     "lines of source": 3600,
     "characters of expressions": 122_500,
-    "characters of texts": 105_000,
-    "queries in texts": 255,
-    "characters of the longest text": 4_200,
-    "queries in the text with most": 14,
+    "characters of texts": 103_000,
+    "queries in texts": 238,
+    "characters of the longest text": 4_000,
+    "queries in the text with most": 13,
 }
 """The most that there may be, with room for another alert."""
 
