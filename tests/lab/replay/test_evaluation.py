@@ -135,4 +135,4 @@ def test_the_shipped_rules_are_read_whole() -> None:
     assert {"RunHung", "RankDead"} <= set(read.alerts)
     assert "TachographWatchdog" not in read.alerts
     assert "tachograph-progress" in read.groups
-    assert {"up", "tachograph_rank_up", "tachograph_train_step", "run:hung_seconds:min"} <= read.words
+    assert {"up", "tachograph_rank_up", "tachograph_train_step", "run:over_limit_seconds:min"} <= read.words
