@@ -19,12 +19,12 @@ PLACES_LIMIT = 4096
 """Of one process; a GPU that is further behind than this loses values, never memory."""
 
 
-class Place:
+class PinnedPlace:
     """A pinned tensor of one shape and type, and the event that is recorded behind each copy to it."""
 
     __slots__ = ("_free", "_late", "event", "host")
 
-    def __init__(self, host: Any, event: Any, free: list[Place], late: deque[Place]) -> None:  # noqa: ANN401 - torch's
+    def __init__(self, host: Any, event: Any, free: list[PinnedPlace], late: deque[PinnedPlace]) -> None:  # noqa: ANN401 - torch's
         self.host, self.event = host, event
         self._free, self._late = free, late
 
@@ -33,7 +33,7 @@ class Place:
         (self._free if settled else self._late).append(self)
 
 
-def take_place(tensor: Tensor) -> Place | None:
+def take_place(tensor: Tensor) -> PinnedPlace | None:
     """Return a place of the tensor's shape, type and device that no copy is under way to; None if there are too many.
 
     Called by the training thread, outside a capture; raises what PyTorch raises.
@@ -46,7 +46,7 @@ def take_place(tensor: Tensor) -> Place | None:
     return _new_place(tensor, free, late)
 
 
-def _new_place(tensor: Tensor, free: list[Place], late: deque[Place]) -> Place | None:
+def _new_place(tensor: Tensor, free: list[PinnedPlace], late: deque[PinnedPlace]) -> PinnedPlace | None:
     global _made
     if _made >= PLACES_LIMIT:
         return None
@@ -55,11 +55,11 @@ def _new_place(tensor: Tensor, free: list[Place], late: deque[Place]) -> Place |
     torch = sys.modules["torch"]
     with torch.inference_mode(False):  # what is made in it cannot be written to outside of it
         host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
-    place = Place(host, torch.cuda.Event(), free, late)
+    place = PinnedPlace(host, torch.cuda.Event(), free, late)
     pythonapi.Py_IncRef(py_object(place))
     _made += 1
     return place
 
 
 _made = 0
-_places: dict[tuple[Any, Any, Any], tuple[list[Place], deque[Place]]] = {}
+_places: dict[tuple[Any, Any, Any], tuple[list[PinnedPlace], deque[PinnedPlace]]] = {}
