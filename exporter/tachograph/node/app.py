@@ -186,8 +186,13 @@ class Exporter:
         if self._keeper is not None:
             self._keeper.tick()
         self._table.tick()
+        self.look_at_gpus()
         for uid in self._withheld:
             self._table.shares.exceeded(uid, "series")
+
+    def look_at_gpus(self) -> None:
+        """Note what conclusions about GPUs rest on; replays do it on their own clock."""
+        self._shown_gpus.look()
 
     async def _read_gpus(self) -> None:
         try:
@@ -256,8 +261,8 @@ class Exporter:
     def _judged(self, may_read: MayRead) -> NodeJudgement:
         from tachograph.node.judgement.node import NodeJudgement  # late: see above
 
-        source = self._source
-        return NodeJudgement(node_name(), self._table, source.gpus(), source.snapshot(), self._clock, may_read=may_read)
+        gpus, snapshot = self._source.gpus(), self._shown_gpus.snapshot()
+        return NodeJudgement(node_name(), self._table, gpus, snapshot, self._clock, may_read=may_read)
 
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:
