@@ -52,6 +52,8 @@ LIMITS = {
     "UNKNOWN_LINK_REPLAYS": ("node:gpu_pcie_replays_per_minute:mean5m", rf"> {NUMBER}"),
     "FULL_GPU_RATIO": ("MemoryNearlyFull", rf"clamp_max\(.*?, {NUMBER}\)"),
     "FULL_GPU_BYTES": ("MemoryNearlyFull", rf"clamp_max\(1 - {NUMBER} /"),
+    "SLOW_CLOCK_RATIO": ("node:gpu_clock_of_peers:ratio", rf"median < {NUMBER}"),
+    "BUSY_GPU_RATIO": ("node:gpu_sm_clock_hertz:mean30s", rf"> {NUMBER} \)"),
     "READINGS_STALE_SECONDS": ("NvmlCollectorStale", rf'collector="gpu"}}\) > {NUMBER}'),
 }
 """Number -> the rule that holds it, and where in the rule."""

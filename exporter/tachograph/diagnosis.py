@@ -61,6 +61,11 @@ that counts neither as used nor as free: MemoryNearlyFull."""
 THERMAL, POWER_BRAKE, POWER_CAP = "thermal", "power brake", "power cap"
 SLOWDOWN_RATIO = 0.05
 """Share of the time with clocks held down from which on it explains why a rank is late: StragglerRank."""
+SLOW_CLOCK_RATIO = 0.95
+"""A clock below this share of the median one is slow: node:gpu_clock_of_peers:ratio."""
+BUSY_GPU_RATIO = 0.5
+"""A GPU that is used for a smaller share of the time may clock down, and lower its PCIe link:
+node:gpu_sm_clock_hertz:mean30s."""
 CRC_ERRORS_PER_MINUTE, LINK_RETRIES_PER_MINUTE = 6000.0, 1.0
 """From so many wrong checksums, and so many retries or recoveries, the errors of a GPU's NVLinks are more than usual:
 node:gpu_nvlink_errors_per_minute:mean5m. They are those of DCGM's health watch (DcgmGPUHardwareLimits.h, DCGM 4.6)."""

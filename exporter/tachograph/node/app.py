@@ -221,9 +221,11 @@ class Exporter:
         samples: list[Sample | HistogramSample] = []
         try:
             samples, self._withheld = fit(list(self._table.blocks(self._rank_series)), self._most_series)
+            on_gpus = list(self._table.on_gpus())
             samples += [
                 Sample(catalog.SERIES_WITHHELD, (), self._withheld.total()),
-                *self._table.on_gpus(),
+                *on_gpus,
+                *self._shown_gpus.clocks(on_gpus),
                 *self._table.counts(),
             ]
         except Exception:  # noqa: BLE001 - a bug in the handling of ranks must not hide the GPUs

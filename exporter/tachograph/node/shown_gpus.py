@@ -128,6 +128,10 @@ class ShownGpus:
         """Note what conclusions rest on; now and then is enough."""
         self._conclusions.look(self._source.snapshot(), self._clock.monotonic())
 
+    def clocks(self, on_gpus: Iterable[Sample]) -> Iterable[Sample]:
+        """Return at which clocks GPUs work for runs, given the samples of the ranks on GPUs."""
+        return self._conclusions.clocks(on_gpus, self._clock.monotonic())
+
     def snapshot(self) -> GpuSnapshot | None:
         """Return the last collection, and what is concluded of it and of those before."""
         snapshot = self._source.snapshot()

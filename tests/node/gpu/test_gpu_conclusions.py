@@ -264,6 +264,66 @@ def test_what_is_not_read_any_more_is_not_concluded() -> None:
     assert node.run(460) == {}
 
 
+def clocked(hertz: Callable[[float], float], busy: float = 0.9) -> Readings:
+    """Return a GPU that runs at a clock."""
+    return lambda now: {
+        (catalog.GPU_CLOCK, ("sm",)): hertz(now), (catalog.GPU_CLOCK, ("memory",)): 2.6e9,
+        (catalog.GPU_UTILIZATION, ()): busy,
+    }  # fmt: skip
+
+
+def on_gpu(rank: int, uuid: str, *, run: str = "r", name: str = "H100", alive: float = 1.0) -> Sample:
+    """Return the sample of a rank on a GPU."""
+    return Sample(catalog.RANK_ON_GPU, (run, str(rank), str(rank), uuid, name), alive)
+
+
+def test_the_slowest_gpu_of_a_run_and_those_far_behind_are_named() -> None:
+    """Beside the median and how many work, by model: the clock of 30 s, of GPUs that work for the run alone."""
+    node = Node(
+        a=clocked(lambda _: 1980e6), b=clocked(lambda _: 1975e6), d=clocked(lambda _: 1800e6),
+        c=clocked(lambda now: 1500e6 if now > 100 else 1980e6),
+        idle=clocked(lambda _: 345e6, busy=0.1), nobody=clocked(lambda _: 400e6), gone=clocked(lambda _: 500e6),
+        shared=clocked(lambda _: 600e6), old=clocked(lambda _: 1410e6),
+    )  # fmt: skip
+    ranks = [
+        on_gpu(0, "a"), on_gpu(1, "b"), on_gpu(2, "c"), on_gpu(3, "d"), on_gpu(4, "idle"), on_gpu(5, "gone", alive=0.0),
+        on_gpu(6, "shared"), on_gpu(6, "shared", run="s"), on_gpu(7, "old", name="A100"),
+    ]  # fmt: skip
+
+    def compared() -> dict[tuple[str, ...], float]:
+        samples = node.conclusions.clocks(ranks, node.now)
+        return {(s.metric.name.removeprefix("tachograph_run_"), *s.labels): s.value for s in samples}
+
+    node.run(100)
+    h100, a100 = ("r", "H100"), ("r", "A100")
+    expected = {
+        ("gpu_clock_hertz", *h100): 1977.5e6, ("working_gpus", *h100): 4, ("gpu_clock_hertz", *a100): 1410e6,
+        ("working_gpus", *a100): 1, ("slow_gpu_clock_hertz", "r", "7", "7", "old", "A100"): 1410e6,
+        ("slow_gpu_clock_hertz", "r", "3", "3", "d", "H100"): 1800e6,
+    }  # fmt: skip
+    assert compared() == expected
+    node.run(115)
+    assert 1500e6 < compared()["slow_gpu_clock_hertz", "r", "2", "2", "c", "H100"] < 1880e6
+    node.run(150)
+    del expected["slow_gpu_clock_hertz", "r", "3", "3", "d", "H100"]
+    expected |= {
+        ("gpu_clock_hertz", *h100): 1887.5e6,
+        ("slow_gpu_clock_hertz", "r", "2", "2", "c", "H100"): 1500e6,
+    }
+    assert compared() == expected
+
+
+def test_noise_names_no_other_gpu_each_time() -> None:
+    """Of clocks that hardly differ, the first rank's is shown."""
+    node = Node(
+        a=clocked(lambda now: 1980e6 + 4e6 * (now // 30 % 2)), b=clocked(lambda now: 1984e6 - 4e6 * (now // 30 % 2))
+    )
+    for second in range(30, 300, 15):
+        node.run(second)
+        samples = node.conclusions.clocks([on_gpu(0, "a"), on_gpu(1, "b")], node.now)
+        assert {s.labels[1] for s in samples if s.metric is catalog.RUN_SLOW_GPU_CLOCK} == {"0"}
+
+
 def test_conclusions_from_the_driver_to_the_page(fake: Any, stepper: Callable[..., Any]) -> None:
     """What NVML counts becomes a share on /metrics and in the node's own judgement, and ends with it."""
     now = 0.0

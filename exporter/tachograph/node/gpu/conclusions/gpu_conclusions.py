@@ -11,6 +11,7 @@ from tachograph.node.gpu.conclusions.nvlinks import NvLinks
 from tachograph.node.gpu.conclusions.pcie import Pcie
 from tachograph.node.gpu.conclusions.readings import Readings
 from tachograph.node.gpu.conclusions.slowdowns import Slowdowns
+from tachograph.node.gpu.conclusions.sm_clocks import SmClock, clocks_of_runs
 from tachograph.node.samples import GpuSnapshot, Sample
 
 EVERY_SECONDS = 5.0
@@ -22,7 +23,8 @@ READ = frozenset(
         catalog.GPU_CLOCK_EVENT_SECONDS, catalog.GPU_CLOCK_EVENT, catalog.GPU_NVLINK_LINKS,
         catalog.GPU_NVLINK_LINKS_ACTIVE, catalog.GPU_NVLINK_ERRORS, catalog.GPU_PCIE_WIDTH,
         catalog.GPU_PCIE_WIDTH_MAX, catalog.GPU_PCIE_GENERATION, catalog.GPU_PCIE_GENERATION_MAX,
-        catalog.GPU_PCIE_REPLAYS, catalog.GPU_UTILIZATION, catalog.GPU_MEMORY_USED, catalog.GPU_MEMORY_TOTAL,
+        catalog.GPU_PCIE_REPLAYS, catalog.GPU_UTILIZATION, catalog.GPU_CLOCK, catalog.GPU_MEMORY_USED,
+        catalog.GPU_MEMORY_TOTAL,
     )
 )  # fmt: skip
 
@@ -34,10 +36,11 @@ class _Gpu:
         self.index = ""
         self.seen = -math.inf
         self.slowdowns, self.links, self.pcie, self.memory = Slowdowns(), NvLinks(), Pcie(), FullMemory()
+        self.clock = SmClock()
 
     def look(self, readings: Readings) -> None:
         """Note its readings."""
-        for part in (self.slowdowns, self.links, self.pcie, self.memory):
+        for part in (self.slowdowns, self.links, self.pcie, self.memory, self.clock):
             part.look(readings)
 
 
@@ -71,6 +74,11 @@ class GpuConclusions:
                 *gpu.memory.findings(now),
             ):
                 yield Sample(metric, (gpu.index, uuid, *own), value)
+
+    def clocks(self, on_gpus: Iterable[Sample], now: float) -> Iterator[Sample]:
+        """Yield the clocks that rules compare, given the samples of the ranks on GPUs."""
+        working = {uuid: hertz for uuid, gpu in self._gpus.items() if (hertz := gpu.clock.working(now)) is not None}
+        return clocks_of_runs(working, on_gpus)
 
 
 def _by_gpu(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, dict[tuple[str, ...], float]]]:

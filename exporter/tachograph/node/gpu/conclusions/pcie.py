@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterator
 
 from tachograph.catalog import index as catalog
-from tachograph.diagnosis import UNKNOWN_LINK_REPLAYS
+from tachograph.diagnosis import BUSY_GPU_RATIO, UNKNOWN_LINK_REPLAYS
 from tachograph.node.gpu.conclusions.readings import Finding, Readings
 from tachograph.node.gpu.conclusions.windows import Growth, Highest, Mean
 
 NOW_SECONDS, KNOWN_SECONDS, REPLAYS_SECONDS = 120.0, 150.0, 300.0
-BUSY = 0.5
-"""An idle GPU lowers the generation of its link."""
 
 
 class Pcie:
@@ -49,12 +47,15 @@ class Pcie:
             yield catalog.GPU_PCIE_REPLAY_RATE, (), replays
 
     def _speed(self, now: float) -> float:
-        """Return what is left: by lanes, otherwise by generations, each of half the speed of the next."""
+        """Return what is left: by lanes, otherwise by generations, each of half the speed of the next.
+
+        An idle GPU lowers its generation.
+        """
         lanes, most = self._lanes.value(now), self._most_lanes.value(now)
         if lanes is not None and most and lanes < most:
             return lanes / most
         generation, best = self._generation.value(now), self._best_generation.value(now)
-        if generation is not None and best is not None and (self._utilization.value(now) or 0.0) > BUSY:
+        if generation is not None and best is not None and (self._utilization.value(now) or 0.0) > BUSY_GPU_RATIO:
             return 2 ** (generation - best)
         return 1.0
 
