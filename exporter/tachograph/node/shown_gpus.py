@@ -125,8 +125,10 @@ class ShownGpus:
         self._conclusions = GpuConclusions()
 
     def look(self) -> None:
-        """Note what conclusions rest on; now and then is enough."""
-        self._conclusions.look(self._source.snapshot(), self._clock.monotonic())
+        """Note what conclusions rest on, if it is time to."""
+        now = self._clock.monotonic()
+        if self._conclusions.is_due(now) and (snapshot := self._source.snapshot()) is not None:
+            self._conclusions.look(snapshot, now)
 
     def clocks(self, on_gpus: Iterable[Sample]) -> Iterable[Sample]:
         """Return at which clocks GPUs work for runs, given the samples of the ranks on GPUs."""

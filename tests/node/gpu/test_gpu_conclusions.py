@@ -36,7 +36,8 @@ class Node:
     def run(self, until: float, every: float = 1.0) -> dict[tuple[str, ...], float]:
         """Collect until a second, once in so many; return what is concluded then: GPU, family and labels."""
         while self.now < until:
-            self.conclusions.look(GpuSnapshot(tuple(self._samples()), 0.01, self.now, True, ""), self.now)
+            if self.conclusions.is_due(self.now):
+                self.conclusions.look(GpuSnapshot(tuple(self._samples()), 0.01, self.now, True, ""), self.now)
             self.now += every
         self.now = until
         return said(self.conclusions.samples(self.now))

@@ -51,10 +51,12 @@ class GpuConclusions:
         self._looked = -math.inf
         self._gpus: dict[str, _Gpu] = {}
 
-    def look(self, snapshot: GpuSnapshot | None, now: float) -> None:
+    def is_due(self, now: float) -> bool:
+        """Return whether it is time to look again."""
+        return now - self._looked >= EVERY_SECONDS
+
+    def look(self, snapshot: GpuSnapshot, now: float) -> None:
         """Note the readings of a collection."""
-        if snapshot is None or now - self._looked < EVERY_SECONDS:
-            return
         self._looked = now
         for (index, uuid), values in _by_gpu(snapshot.samples).items():
             gpu = self._gpus.setdefault(uuid, _Gpu())
