@@ -376,6 +376,19 @@ RUN_MEMORY_PEAK = _row(
     "run_memory_peak_ratio", GAUGE, "ratio", ("run",),
     "Highest share of a rank's allocator on this node that live tensors ever took.",
 )  # fmt: skip
+RUN_GPU_CLOCK = _row(
+    "run_gpu_clock_hertz", GAUGE, "hertz", ("run", "name"),
+    "Median SM clock over 30 s of the GPUs on this node that work for the run, by model.",
+)  # fmt: skip
+RUN_WORKING_GPUS = _row(
+    "run_working_gpus", GAUGE, "", ("run", "name"),
+    "GPUs on this node that work for the run, by model; shared ones do not count.",
+)  # fmt: skip
+RUN_SLOW_GPU_CLOCK = _row(
+    "run_slow_gpu_clock_hertz", GAUGE, "hertz", (*_NAMED, "name"),
+    "SM clock over 30 s of the slowest GPU here that works for the run, and of others below 95 % of the median.",
+    few=True,
+)  # fmt: skip
 RUN_CHECKPOINT_SECONDS = _row(
     "run_checkpoint_duration_seconds", GAUGE, "seconds", ("run",),
     "Seconds that the last saved checkpoint took on the slowest rank on this node.",
