@@ -440,15 +440,16 @@ RUN_FINISHED = _row(
     "Unix time at which a rank on this node finished, for the last 9 to finish.",
 )  # fmt: skip
 RUN_HANG_STILL = _row(
-    "run_hang_still_seconds", GAUGE, "seconds", ("run",),
-    "Seconds for which no rank of an overdue run has entered a collective.",
+    "run_hang_still_seconds", GAUGE, "seconds", ("run", "stopped"),
+    "Seconds for which no rank of an overdue run has entered a collective; where the run stopped, in words.",
 )  # fmt: skip
 RUN_HANG_ENQUEUED = _row(
-    "run_hang_enqueued", GAUGE, "", ("run", "group", "figure"),
+    "run_hang_enqueued", GAUGE, "", ("run", "group", "figure", "op"),
     "Sequence number of an overdue run's last collective, on its furthest and its last rank, and collectives per step.",
 )  # fmt: skip
 RUN_HANG_SUSPECT = _row(
-    "run_hang_suspect_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where"),
+    "run_hang_suspect_seconds", GAUGE, "seconds",
+    ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where", "words"),
     "Seconds that a rank that may be holding up an overdue run has been in its phase; up to 9 ranks.",
 )  # fmt: skip
 RUN_HANG_SUSPECT_ENQUEUED = _row(
