@@ -106,3 +106,12 @@ def test_a_sentence_that_no_row_has() -> None:
     row = classify(line, failed=True)
     assert row is not None
     assert row.category == "network"
+
+
+def test_who_speaks_does_not_count() -> None:
+    """NCCL says of a file what any program says of one, and its own level is no word."""
+    assert likeness.words("NCCL WARN NET/IB : no_such file") == likeness.words("ERROR no_such file")
+    made = parse(TABLE, COUNTS)
+    row = made.classify("Error: NCCL WARN NET/OFI shelf, drawer, cabinet")
+    assert row is not None
+    assert row.name == "files"

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tachograph.signatures.likeness import Likeness
+from tachograph.signatures.likeness import Likeness, without_speaker
 
 WORDED = 400
 """Letters in which the words of an error are looked for: it begins with what it is about."""
@@ -64,7 +64,7 @@ class Scales:
 
         `alike`: the likeness that says something where the table has no word for the message.
         """
-        text = _DIGITS.sub(_zero, _ENVIRONMENT.sub(r"$\g<0>", message[:WORDED]).lower())
+        text = _DIGITS.sub(_zero, _ENVIRONMENT.sub(r"$\g<0>", without_speaker(message)[:WORDED]).lower())
         frame = frame.lower()
         key = text, frame, least, alike
         if key not in self._known:

@@ -21,6 +21,10 @@ _LEAST = 3
 _SMOOTHED = 0.3
 """Occurrences that each row has of each word from the beginning."""
 _LONGEST = 400
+_SPEAKER = re.compile(
+    r"NCCL WARN(?: NET/\w+)?(?: ?:)?|UCX +(?:ERROR|FATAL|WARN)|\b(?:ERROR|FATAL|CRITICAL|WARNING|WARN)\b"
+)
+"""Who speaks, and how loud: a library for communication may complain of a file, too."""
 _HEXADECIMAL = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f]*\d)[0-9a-f]{6,}\b")
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[a-z0-9_]+")
@@ -32,9 +36,14 @@ WordCounts = Mapping[str, Mapping[str, int]]
 """How many errors of a row, by its name, have a word."""
 
 
+def without_speaker(text: str) -> str:
+    """Return an error without the library that reports it and its level."""
+    return _SPEAKER.sub(" ", text)
+
+
 def words(text: str) -> set[str]:
     """Return the words of an error, and the parts of its names; numbers are one word."""
-    text = text[:_LONGEST]
+    text = without_speaker(text)[:_LONGEST]
     found = set(_WORD.findall(_plain(text)))
     found.update(part for word in list(found) if "_" in word for part in word.split("_"))
     found.update(_PART.findall(_plain(_HUMP.sub(" ", text))))
