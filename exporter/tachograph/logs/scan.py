@@ -28,6 +28,7 @@ from tachograph.logs.sections import LogSection, headers, sections
 from tachograph.logs.sightings import Beside, Context, Key, Scanned, Sightings, is_failure
 from tachograph.logs.times import LineTimes
 from tachograph.logs.tracebacks import TracebackEnd, Tracebacks
+from tachograph.logs.wordings import Wordings
 
 MOST_KNOWN = 4_000
 """Lines that are known again, whatever their time."""
@@ -66,6 +67,7 @@ class LogScan:
         self._progress = StepsAfter(self._parsed)
         self._times = LineTimes(self._parsed)
         self._known: dict[bytes, Key | None] = {}
+        self._wordings = Wordings()
         self._summary: tuple[int | None, str] = None, ""
         self._steps: frozenset[bytes] = frozenset()
         self._headers: re.Pattern[bytes] | None = None
@@ -105,6 +107,7 @@ class LogScan:
     def result(self) -> Scanned:
         """Return what was read."""
         named, kept = self._named, self._sightings
+        self._forget()
         return Scanned(
             kept.kept, self._nccl, self._size, self._lines + (not self._times.whole), self._long, kept.lost,
             self._first, self._times.last(), self._attempt,
@@ -131,6 +134,10 @@ class LogScan:
         if self._is_open():
             self._line(candidate)
             return
+        self._advance(candidate.begin)
+        if self._wordings.counts(raw, self._progress.steps):
+            self._stepped = max(self._stepped, candidate.begin + len(raw))
+            return
         if messages.is_unimportant(raw, marks):
             return
         same = _CLOCK.sub(b"", raw)
@@ -138,11 +145,13 @@ class LogScan:
             key = self._known[same]
             if key is None or (not self._progress and self._sightings.again(key)):
                 return
+        kept = len(self._sightings.kept)
         key = self._line(candidate)
         if not self._is_open():
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[same] = key
+            self._wordings.read(raw, key, self._progress.steps, new=len(self._sightings.kept) > kept)
 
     def _line(self, candidate: Candidate) -> Key | None:
         """Read one line; return what it was counted as, None if it was not, or as several things."""
@@ -228,14 +237,20 @@ class LogScan:
         self._progress.forget()
         self._sightings.settle()
         self._attempt = attempt
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget which lines are known: the next ones are of another attempt or log."""
         self._known.clear()
+        for key, more in self._wordings.forget():
+            self._sightings.counted(key, more)
 
     def _begin_section(self, section: LogSection) -> None:
         """Begin another log within the file: what failed in the one before has not been gone on after."""
         self._advance(section.begin)
         self._progress.forget()
         self._sightings.settle()
-        self._known.clear()
+        self._forget()
         self._tracebacks = Tracebacks()
         self._section = section
 

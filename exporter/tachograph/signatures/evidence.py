@@ -29,7 +29,7 @@ _MOST = 3
 """Different texts of one weight that count: a list of twenty files does not outweigh what is said of them."""
 _MOST_KNOWN = 4_096
 """Texts that are known again."""
-_DIGITS = re.compile(r"(?<![a-z\d])\d+|(?<=[a-z])(?<!\bx)\d{3,}")
+_DIGITS = re.compile(r"\b0x[\da-f]+|(?<![a-z\d])\d+|(?<=[a-z])(?<!\bx)\d{3,}")
 """Numbers, and those at the end of a word, as in `field971`; x509 is a word."""
 _ENVIRONMENT = re.compile(
     r"\b(?=[A-Z])(?![A-Z\d_]*(?:ERR|STATUS|FAIL|EXHAUST|EXCEED|INVALID|UNAVAIL|ABORT|RESET))[A-Z\d]+(?:_[A-Z\d]+)+\b"
