@@ -142,6 +142,19 @@ def test_a_driver_that_counts_nothing_is_judged_by_its_flags() -> None:
     assert node.run(300) == {("flags", "slowdown_ratio", "thermal"): pytest.approx(1 / 3, abs=0.05)}
 
 
+def test_a_driver_that_does_not_count_any_more_is_judged_by_its_flags_again() -> None:
+    """As an older one that was loaded meanwhile."""
+    heat = "sw_thermal_slowdown"
+    node = Node(
+        older=lambda now: {
+            (catalog.GPU_CLOCK_EVENT, (heat,)): 1.0,
+            (catalog.GPU_CLOCK_EVENT_SECONDS, (heat,)): 0.0 if now < 200 else None,
+        }
+    )
+    assert node.run(310) == {}
+    assert node.run(330) == {("older", "slowdown_ratio", "thermal"): 1.0}
+
+
 def test_a_counter_that_begins_anew_adds_no_leap() -> None:
     """As after a reload of the driver; nor do gaps, and what is not a number."""
     node = Node(

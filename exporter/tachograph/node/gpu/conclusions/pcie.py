@@ -42,7 +42,7 @@ class Pcie:
         speed = self._speed(now)
         if speed < 1:
             yield catalog.GPU_PCIE_SPEED, (), speed
-        replays = self._replays.per_second(now)
+        replays = self._replays.per_second(now) or 0.0
         if 60 * replays > self._replay_limit(now):
             yield catalog.GPU_PCIE_REPLAY_RATE, (), replays
 

@@ -34,14 +34,15 @@ class Slowdowns:
 
     def findings(self, now: float) -> Iterator[Finding]:
         """Yield the share of the time for each cause that took enough of it; two kinds of heat may coincide."""
-        shares: dict[str, float] = {}
-        counted = {slowdown_cause(reason) for reason in self._counted}
+        counted: dict[str, float] = {}
         for reason, growth in self._counted.items():
-            cause = slowdown_cause(reason)
-            shares[cause] = max(shares.get(cause, 0.0), growth.per_second(now))
+            if (share := growth.per_second(now)) is not None:
+                cause = slowdown_cause(reason)
+                counted[cause] = max(counted.get(cause, 0.0), share)
+        found: dict[str, float] = {}
         for reason, mean in self._active.items():
-            if (cause := slowdown_cause(reason)) not in counted:
-                shares[cause] = max(shares.get(cause, 0.0), mean.value(now) or 0.0)
-        for cause, share in shares.items():
+            cause = slowdown_cause(reason)
+            found[cause] = max(found.get(cause, 0.0), mean.value(now) or 0.0)
+        for cause, share in (found | counted).items():
             if share >= SLOWDOWN_RATIO:
                 yield catalog.GPU_SLOWDOWN, (cause.replace(" ", "_"),), min(share, 1.0)

@@ -30,11 +30,11 @@ class Growth:
         while len(points) > 1 and points[1][0] <= now - self._seconds:
             points.popleft()
 
-    def per_second(self, now: float) -> float:
-        """Return its growth divided by all of the stretch, also while less of it is known; 0 if nothing is."""
+    def per_second(self, now: float) -> float | None:
+        """Return its growth divided by all of the stretch, also while less of it is known; None if nothing is."""
         points, begin = self._points, now - self._seconds
         if not points or points[-1][0] <= begin:
-            return 0.0
+            return None
         (first, before), (second, after) = points[0], points[min(1, len(points) - 1)]
         if first < begin < second:
             before += (after - before) * (begin - first) / (second - first)
