@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -381,6 +381,16 @@ def test_a_node_that_answers_again_is_not_lost(folder: Path) -> None:
     world.launcher = Nodes(world)
     assert world.supervise() == 0
     assert world.decisions() == [("act", "dead", "restart")]
+
+
+@pytest.mark.parametrize(("name", "did"), [("ft_launcher", ["started"]), ("", ["started", "kept", "started"])])
+def test_a_launcher_that_declines_is_not_started_again(folder: Path, name: str, did: Sequence[str]) -> None:
+    """As ft_launcher does with status 93, which is its own word for that and no other's."""
+    world, _ = world_of(folder, "b", facts={"restarter": name})
+    world.ends = [(93, 30.0), (0, 90.0)]
+    world.supervise()
+    assert world.did == did
+    assert next(one["how"] for one in world.entries if one["kind"] == "ended") == ("external" if name else "failed")
 
 
 def test_who_restarts_ranks_is_let(folder: Path) -> None:
