@@ -254,7 +254,7 @@ tests:
                 watched there. See whether that Prometheus runs, then its log for remote_write, then what lies
                 between.
               runbook_url: https://github.com/tachograph/tachograph/blob/main/runbooks/NodesUnreachable.md
-              dashboard_url: http://localhost:3000/d/tachograph-monitoring/monitoring
+              dashboard_url: http://localhost:3000/d/tachograph-monitoring
       - {{eval_time: 640s, alertname: NodesUnreachable}}
   # All are set up at once, and the first samples of a cell take 20 s.
   - interval: 5s

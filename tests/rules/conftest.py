@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 WRITTEN = {
     "run:checkpoint_step:max", "run:checkpoint_age_seconds:min", "run:unsaved:seconds",
+    "run:shown_ranks:number", "run:missing_ranks:info",
     "run:steady_progress_timestamp_seconds:max", "run:trouble:timestamp", "node:kernel_said:timestamp",
 }  # fmt: skip
 """What texts in many files read."""

@@ -104,7 +104,7 @@ def test_rules_for_a_site_of_ones_own(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "prometheus/build.py", *flags, "--output", tmp_path / "rules"]
     subprocess.run(command, check=True, timeout=60)
     text = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "rules").glob("*.yml"))
-    assert "https://g.example/d/tachograph-run/run?" in text
+    assert "https://g.example/d/tachograph-run?" in text
     assert "https://b.example/RankDead.md" in text
     assert 'up{job=~"hosts"}' in text
     assert not re.search(r"localhost|github\.com|node-exporter\b", re.sub(r"(?m)^ *#.*", "", text))

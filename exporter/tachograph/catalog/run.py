@@ -380,6 +380,19 @@ RUN_MEMORY_PEAK = _row(
     "run_memory_peak_ratio", GAUGE, "ratio", ("run",),
     "Highest share of a rank's allocator on this node that live tensors ever took.",
 )  # fmt: skip
+RUN_GPU_CLOCK = _row(
+    "run_gpu_clock_hertz", GAUGE, "hertz", ("run", "name"),
+    "Median SM clock over 30 s of the GPUs on this node that work for the run, by model.",
+)  # fmt: skip
+RUN_WORKING_GPUS = _row(
+    "run_working_gpus", GAUGE, "", ("run", "name"),
+    "GPUs on this node that work for the run, by model; shared ones do not count.",
+)  # fmt: skip
+RUN_SLOW_GPU_CLOCK = _row(
+    "run_slow_gpu_clock_hertz", GAUGE, "hertz", (*_NAMED, "name"),
+    "SM clock over 30 s of the slowest GPU here that works for the run, and of others below 95 % of the median.",
+    few=True,
+)  # fmt: skip
 RUN_CHECKPOINT_SECONDS = _row(
     "run_checkpoint_duration_seconds", GAUGE, "seconds", ("run",),
     "Seconds that the last saved checkpoint took on the slowest rank on this node.",
@@ -431,15 +444,16 @@ RUN_FINISHED = _row(
     "Unix time at which a rank on this node finished, for the last 9 to finish.",
 )  # fmt: skip
 RUN_HANG_STILL = _row(
-    "run_hang_still_seconds", GAUGE, "seconds", ("run",),
-    "Seconds for which no rank of an overdue run has entered a collective.",
+    "run_hang_still_seconds", GAUGE, "seconds", ("run", "stopped"),
+    "Seconds for which no rank of an overdue run has entered a collective; where the run stopped, in words.",
 )  # fmt: skip
 RUN_HANG_ENQUEUED = _row(
-    "run_hang_enqueued", GAUGE, "", ("run", "group", "figure"),
+    "run_hang_enqueued", GAUGE, "", ("run", "group", "figure", "op"),
     "Sequence number of an overdue run's last collective, on its furthest and its last rank, and collectives per step.",
 )  # fmt: skip
 RUN_HANG_SUSPECT = _row(
-    "run_hang_suspect_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where"),
+    "run_hang_suspect_seconds", GAUGE, "seconds",
+    ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where", "words"),
     "Seconds that a rank that may be holding up an overdue run has been in its phase; up to 9 ranks.",
 )  # fmt: skip
 RUN_HANG_SUSPECT_ENQUEUED = _row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 
 from tachograph.logs import messages, shape
@@ -23,9 +24,11 @@ from tachograph.logs.prefilter import Prefilter
 from tachograph.logs.progress import StepsAfter, labels
 from tachograph.logs.ranks import NamedRanks
 from tachograph.logs.record import LogRecord, read
+from tachograph.logs.sections import LogSection, headers, sections
 from tachograph.logs.sightings import Beside, Context, Key, Scanned, Sightings, is_failure
 from tachograph.logs.times import LineTimes
 from tachograph.logs.tracebacks import TracebackEnd, Tracebacks
+from tachograph.logs.wordings import Wordings
 
 MOST_KNOWN = 4_000
 """Lines that are known again, whatever their time."""
@@ -64,8 +67,11 @@ class LogScan:
         self._progress = StepsAfter(self._parsed)
         self._times = LineTimes(self._parsed)
         self._known: dict[bytes, Key | None] = {}
+        self._wordings = Wordings()
         self._summary: tuple[int | None, str] = None, ""
         self._steps: frozenset[bytes] = frozenset()
+        self._headers: re.Pattern[bytes] | None = None
+        self._section = LogSection(0)
         self._attempt = context.attempt
         self._first: float | None = None
         self._lines = self._size = self._long = 0
@@ -83,10 +89,15 @@ class LogScan:
         self._times.begin(block)
         if not self._size:
             self._learn()
+        begins = deque(sections(block, self._headers))
         for candidate in candidates(block, self._low, every=self._is_open, channels=lambda: not self._nccl.full):
             self._number += block.count(b"\n", self._counted, candidate.begin)
             self._counted = candidate.begin
+            while begins and begins[0].begin <= candidate.begin:
+                self._begin_section(begins.popleft())
             self._read(candidate)
+        while begins:
+            self._begin_section(begins.popleft())
         self._advance(len(block))
         self._lines = self._number - 1 + block.count(b"\n", self._counted)
         self._size += size
@@ -96,6 +107,7 @@ class LogScan:
     def result(self) -> Scanned:
         """Return what was read."""
         named, kept = self._named, self._sightings
+        self._forget()
         return Scanned(
             kept.kept, self._nccl, self._size, self._lines + (not self._times.whole), self._long, kept.lost,
             self._first, self._times.last(), self._attempt,
@@ -107,6 +119,7 @@ class LogScan:
         """Learn from some lines what each begins with, which ranks there are, and when the first one came."""
         lines, later = shape.samples(self._block)
         self._shape = shape.learn(lines, self._context.written, later)
+        self._headers = headers(lines)
         self._steps = labels(lines) if self._follows else frozenset()
         self._first = self._times.first()
         self._named.sample(lines[:_PREFIXES], lambda line: self._record(line).lines[0])
@@ -121,6 +134,10 @@ class LogScan:
         if self._is_open():
             self._line(candidate)
             return
+        self._advance(candidate.begin)
+        if self._wordings.counts(raw, self._progress.steps):
+            self._stepped = max(self._stepped, candidate.begin + len(raw))
+            return
         if messages.is_unimportant(raw, marks):
             return
         same = _CLOCK.sub(b"", raw)
@@ -128,11 +145,13 @@ class LogScan:
             key = self._known[same]
             if key is None or (not self._progress and self._sightings.again(key)):
                 return
+        kept = len(self._sightings.kept)
         key = self._line(candidate)
         if not self._is_open():
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[same] = key
+            self._wordings.read(raw, key, self._progress.steps, new=len(self._sightings.kept) > kept)
 
     def _line(self, candidate: Candidate) -> Key | None:
         """Read one line; return what it was counted as, None if it was not, or as several things."""
@@ -218,7 +237,22 @@ class LogScan:
         self._progress.forget()
         self._sightings.settle()
         self._attempt = attempt
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget which lines are known: the next ones are of another attempt or log."""
         self._known.clear()
+        for key, more in self._wordings.forget():
+            self._sightings.counted(key, more)
+
+    def _begin_section(self, section: LogSection) -> None:
+        """Begin another log within the file: what failed in the one before has not been gone on after."""
+        self._advance(section.begin)
+        self._progress.forget()
+        self._sightings.settle()
+        self._forget()
+        self._tracebacks = Tracebacks()
+        self._section = section
 
     def _keep(self, row: int, line: LogLine, frame: str, mood: str, begin: int) -> Key | None:
         self._advance(begin)
@@ -240,4 +274,8 @@ class LogScan:
         return self._placed(self._record(text).lines[0])
 
     def _placed(self, line: LogLine) -> LogLine:
-        return line if line.node or not self._context.node else line._replace(node=self._context.node)
+        """Return a line with the node and the rank that its file, or the header above it, says."""
+        if line.rank is None and self._section.rank is not None:
+            line = line._replace(rank=self._section.rank)
+        node = line.node or self._section.node or self._context.node
+        return line if node == line.node else line._replace(node=node)

@@ -134,6 +134,11 @@ class Sightings:
         self.kept[key] = seen._replace(seen=seen.seen + 1)
         return True
 
+    def counted(self, key: Key, more: int) -> None:
+        """Add further lines of a key."""
+        if key in self.kept:
+            self.kept[key] = self.kept[key]._replace(seen=self.kept[key].seen + more)
+
     def recovered(self, key: Key) -> None:
         """Note that the rank of a failure went on."""
         if key in self.kept:

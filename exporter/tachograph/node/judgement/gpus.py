@@ -10,7 +10,7 @@ from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
 from tachograph.node.judgement.problems import BLIND, BROKEN_GPU, REASON_LENGTH, SLOWED, WORN, Problem, shortened
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
-from tachograph.text.humanize import age, celsius, plural
+from tachograph.text.humanize import age, celsius, count, percent, plural
 
 HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost", "sw_power_cap"})
 """Reasons for lower clocks that are not a problem: a power cap is normal at full load."""
@@ -90,9 +90,16 @@ class GpuStatus:
             is_hot = diagnosis.THERMAL in map(diagnosis.slowdown_cause, held)
             heat = f" at {celsius(degrees)}" if degrees is not None and is_hot else ""
             yield SLOWED, f"throttled{heat}: {', '.join(held).replace('_', ' ')}"
-        links, active = self.value(catalog.GPU_NVLINK_LINKS), self.value(catalog.GPU_NVLINK_LINKS_ACTIVE)
-        if links is not None and active is not None and 0 < active < links:
-            yield SLOWED, f"{links - active:.0f} of {links:.0f} NVLink links are down"
+        if down := self.value(catalog.GPU_NVLINKS_DOWN):
+            links = self.value(catalog.GPU_NVLINK_LINKS)
+            of_all = f" of {links:.0f}" if links is not None else ""
+            yield SLOWED, f"{down:.0f}{of_all} NVLink links are down"
+        for (error,) in self.labels(catalog.GPU_NVLINK_ERROR_RATE):
+            yield SLOWED, f"NVLinks report more errors than usual ({error.replace('_', ' ')})"
+        if (speed := self.value(catalog.GPU_PCIE_SPEED)) is not None:
+            yield SLOWED, f"the PCIe link is left with {percent(speed)} of its speed"
+        if (replays := self.value(catalog.GPU_PCIE_REPLAY_RATE)) is not None:
+            yield SLOWED, f"the PCIe link resends {count(60 * replays)} packets a minute"
 
     def _worn(self) -> Iterator[tuple[int, str]]:
         errors = self.value(catalog.GPU_ECC_ERRORS, "uncorrected", "volatile")

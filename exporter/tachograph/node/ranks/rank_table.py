@@ -338,6 +338,8 @@ class RankTable:
             _fail_by(rank, os.WEXITSTATUS(status))
         elif category := asked_to_end(status):
             rank.fail(category)
+        elif rank.outcome == "dead":
+            rank.died_by(in_words(status))
         rank.end_note = f"{in_words(status)}, without a final message"
 
     def heard(self, link: object) -> None:

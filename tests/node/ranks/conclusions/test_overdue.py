@@ -39,11 +39,11 @@ def test_a_run_is_overdue_after_its_limit(hung: Any) -> None:
     assert hung.told(*EVIDENCE) == {
         ("overdue_ranks", "backward"): 3,
         ("overdue_ranks", "data"): 1,
-        ("hang_still_seconds",): 0,
-        ("hang_enqueued", "0", "furthest"): 20,
-        ("hang_enqueued", "0", "least"): 19,
-        ("hang_enqueued", "0", "per_step"): 2,
-        ("hang_suspect_seconds", "3", "", "", "data", "elsewhere", "4", ""): 19,
+        ("hang_still_seconds", "at step 10"): 0,
+        ("hang_enqueued", "0", "furthest", ""): 20,
+        ("hang_enqueued", "0", "least", ""): 19,
+        ("hang_enqueued", "0", "per_step", ""): 2,
+        ("hang_suspect_seconds", "3", "", "", "data", "elsewhere", "4", "", "phase data"): 19,
         ("hang_suspect_enqueued", "3", "", "", "0"): 19,
     }
     hung.says(0, "forward", made=0, recent_step_seconds=1.0)
@@ -122,10 +122,18 @@ def test_a_bystander_is_no_suspect(hung: Any) -> None:
 def test_when_a_rank_last_entered_a_collective(hung: Any) -> None:
     """Of any group, since the run is overdue: tachograph_run_hang_still_seconds."""
     hung.turn(10, *range(4))
-    assert hung.value("hang_still_seconds") == 9
+    assert hung.told("hang_still_seconds") == {("hang_still_seconds", "at step 10"): 9}
     hung.says(0, "backward", 5, collective_enqueued={"0": 21})
     hung.turn(5, *range(4))
-    assert hung.value("hang_still_seconds") == 4
+    assert hung.told("hang_still_seconds") == {("hang_still_seconds", "at step 10"): 4}
+
+
+def test_a_collective_is_named_by_its_kind_if_there_is_only_one(hung: Any) -> None:
+    """Ranks count what they did by kind, and enter collectives by number: tachograph_run_hang_enqueued."""
+    for made, kind in (("all_reduce", "all_reduce"), ("all_gather", "")):
+        hung.says(0, "backward", made=19, collective_enqueued={"0": 20}, collective_seconds_total={made: 1.0})
+        hung.turn(1, *range(4))
+        assert {key[3] for key in hung.told("hang_enqueued")} == {kind}
 
 
 def test_whoever_is_behind_is_named_though_it_waits(node: Any) -> None:
@@ -134,7 +142,7 @@ def test_whoever_is_behind_is_named_though_it_waits(node: Any) -> None:
     node.says(3, "backward", made=0, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
     node.turn(19, *range(4))
     assert list(node.told("hang_suspect_seconds")) == [
-        ("hang_suspect_seconds", "3", "", "", "backward", "behind", "4", "")
+        ("hang_suspect_seconds", "3", "", "", "backward", "behind", "4", "", "phase backward")
     ]
 
 
@@ -143,7 +151,7 @@ def test_where_all_are_alike_one_stands_for_all(node: Any) -> None:
     waiting(node, 4)
     node.turn(19, *range(4))
     assert list(node.told("hang_suspect_seconds")) == [
-        ("hang_suspect_seconds", "0", "", "", "backward", "example", "1", "")
+        ("hang_suspect_seconds", "0", "", "", "backward", "example", "1", "", "phase backward")
     ]
     assert node.told("hang_suspect_enqueued") == {("hang_suspect_enqueued", "0", "", "", "0"): 20}
 
@@ -154,7 +162,7 @@ def test_a_suspect_has_its_process_and_its_line(hung: Any) -> None:
     for where, shown in ((line, line), ("a\nb", ""), (7, ""), ("x" * 161, "")):
         hung.says(3, "data", made=19, where=where, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
         hung.turn(1, *range(4))
-        assert {key[-2:] for key in hung.told("hang_suspect_seconds")} == {("4", shown)}
+        assert {key[-3:-1] for key in hung.told("hang_suspect_seconds")} == {("4", shown)}
 
 
 def test_the_line_at_which_most_stand_still_is_counted(hung: Any) -> None:
@@ -192,6 +200,7 @@ def test_a_start_is_stalled_for_as_long_as_nobody_moves_on(node: Any) -> None:
     node.turn(81, 0, 1)
     assert node.value("start_stalled_seconds") == 181
     assert node.told("overdue_ranks") == {("overdue_ranks", "init"): 1, ("overdue_ranks", "collective"): 1}
+    assert [key[1] for key in node.told("hang_still_seconds")] == ["before its first step"]
     node.says(0, "init", 300, threshold={"hang_seconds": 600})
     assert node.value("start_stalled_seconds") == 0
     node.says(0, "forward", made=0)

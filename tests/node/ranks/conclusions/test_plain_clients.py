@@ -332,14 +332,14 @@ CASES = {
         "`step`, `phase`", stand,
         {
             ("overdue_ranks", "backward"): 3, ("overdue_ranks", "data"): 1,
-            named("hang_suspect_seconds", after=("", "", "data", "elsewhere", "102", "")): 40,
+            named("hang_suspect_seconds", after=("", "", "data", "elsewhere", "102", "", "phase data")): 40,
         },
     ),
     "who did not enter a collective": Case(
         "`step`, `collective_enqueued`", behind,
         {
-            named("hang_suspect_seconds", after=("", "", "unknown", "behind", "102", "")): 0,
-            named("hang_suspect_enqueued", after=("", "", "0")): 58, ("hang_enqueued", "0", "furthest"): 59,
+            named("hang_suspect_seconds", after=("", "", "unknown", "behind", "102", "", "phase unknown")): 0,
+            named("hang_suspect_enqueued", after=("", "", "0")): 58, ("hang_enqueued", "0", "furthest", ""): 59,
         },
     ),
     "a run that does not start": Case("`step`", no_start, {("start_stalled_seconds",): 300}),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.catalog.rank import PAUSES
+from tachograph.node.ranks.conclusions import hang_words
 from tachograph.node.ranks.conclusions.pace import EXCUSED_SECONDS
 from tachograph.node.ranks.conclusions.suspects import by_group, entered, evidence, left, members, of_the_hang, per_step
 from tachograph.node.ranks.conclusions.view import RunView, gauge, seat
@@ -273,11 +274,13 @@ class Hang:
         if view.without_step is not None:
             for when, seconds in self._pauses_of(phases, view).items():
                 yield Sample(catalog.RUN_PAUSE_LIMIT, (view.run, when), seconds)
-        yield Sample(catalog.RUN_HANG_STILL, (view.run,), view.now - self._moved)
+        yield Sample(catalog.RUN_HANG_STILL, (view.run, hang_words.stopped_at(view)), view.now - self._moved)
         yield from _collectives(ranks, view)
         for rank, why in evidence(ranks, left(view)).items():
             named = (view.run, *seat(rank))
-            of_rank = rank.phase or UNKNOWN, why, rank.pid, rank.where
+            phase, is_stuck = rank.phase or UNKNOWN, stands_in(rank, view) == STUCK_SAVE
+            words = hang_words.doing_what(phase, is_stuck=is_stuck)
+            of_rank = phase, why, rank.pid, rank.where, words
             yield Sample(catalog.RUN_HANG_SUSPECT, (*named, *of_rank), rank.phase_seconds(view.now) or 0.0)
             for group, number in sorted(entered(rank).items()):
                 yield Sample(catalog.RUN_HANG_SUSPECT_ENQUEUED, (*named, group), number)
@@ -286,10 +289,11 @@ class Hang:
 def _collectives(ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
     """Yield how far the first and the last rank are in each process group, and how many collectives make a step."""
     numbers = by_group({rank: entered(rank) for rank in ranks})
+    op = hang_words.only_kind(ranks)
     most: Mapping[str, float] = per_step(ranks)
     for group, each in sorted(numbers.items()):
         for figure, value in (("furthest", max(each)), ("least", min(each)), ("per_step", most[group])):
-            yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure), value)
+            yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure, op), value)
 
 
 def _steps(view: RunView) -> float:
