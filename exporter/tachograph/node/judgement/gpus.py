@@ -92,10 +92,7 @@ class GpuStatus:
             if action != "none" and not action.startswith("drain"):
                 yield _recommended(action)
         for xid, action, meaning in self.labels(catalog.GPU_XID_INFO):
-            if (
-                int(xid) in _fatal_xids()
-                and (self.value(catalog.GPU_XID_TIMESTAMP, xid) or 0.0) > wall - FATAL_XID_SECONDS
-            ):
+            if xid in _fatal_xids() and (self.value(catalog.GPU_XID_TIMESTAMP, xid) or 0.0) > wall - FATAL_XID_SECONDS:
                 yield _had(xid, action, meaning)
 
     def faults(self) -> Iterator[tuple[int, str]]:
@@ -142,9 +139,9 @@ class GpuStatus:
 
 
 @cache
-def _fatal_xids() -> frozenset[int]:
-    """Return the Xids that page."""
-    return frozenset(xid_table.load().paging)
+def _fatal_xids() -> frozenset[str]:
+    """Return the Xids that page, as labels have them."""
+    return frozenset(map(str, xid_table.load().paging))
 
 
 def _recommended(action: str) -> str:
