@@ -87,6 +87,7 @@ KINDS = (
     Kind("DataStall", DATA, "data", "data_stall"),
     Kind("MfuDropped", SPEED, "compute", "slow_steps", restart=True),
     Kind("ThroughputDropped", SPEED, "compute", "slow_steps", restart=True),
+    Kind("SupervisorUnanswered", WATCHED, "monitoring", "unsupervised"),
     Kind("RunBlind", WATCHED, "monitoring", "blind"),
     # From here on the rows are of tickets alone.
     Kind("RanksMissing", ALIVE, "monitoring", "ranks_missing"),

@@ -154,7 +154,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
     run = next((shown[name] for name in reversed(names) if name in shown), None)
     if run is None:
         return NotThere(f"no rank of run {names[0]} has reported to the exporter")
-    broken = {gpu["uuid"] for gpu in said["gpus"] if gpu["trouble"]}
+    broken = {gpu["uuid"] for gpu in said["gpus"] if gpu.get("broken")}
     ranks = [_rank(rank, node, broken) for rank in run["ranks"]]
     uuids = {rank.uuid for rank in ranks if rank.uuid}
     of_node = f" of {node}" if node else ""
@@ -178,7 +178,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
             f"GPU {gpu['gpu']}{of_node} {text}"
             for gpu in said["gpus"]
             if gpu["uuid"] in uuids
-            for text in gpu["trouble"]
+            for text in gpu.get("broken", ())
         ),
         node=_text(said["node"]),
         spiked_step=_whole(run.get("spiked_step")),
