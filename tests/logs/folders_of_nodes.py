@@ -246,3 +246,13 @@ def nodes_by_dshbak() -> Files:
         text += f"{'-' * 16}\ncn{21 + rank}\n{'-' * 16}\n" + steps(0, 12)
         text += _ended(rank, "PermissionError: [Errno 13] Permission denied: '/projects/ckpt/step_12'")
     return {"out.txt": text}
+
+
+@folder("preemption")
+def a_node_that_is_not_ready_since_it_is_taken_away() -> Files:
+    files: Files = {f"job-{rank}.log": steps(0, 20) + peer_gone(rank) for rank in range(4)}
+    files["events.txt"] = (
+        "3m  Warning  NodeNotReady  node/gke-spot-1  Node is not ready\n"
+        "4m  Normal  TerminationNotice  node/gke-spot-1  instance is being preempted by Compute Engine\n"
+    )
+    return files
