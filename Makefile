@@ -177,7 +177,7 @@ fuzz: $(READY)       ## ten minutes of whatever a rank, a file, a flag or anothe
 
 test-gpu: $(READY)   ## the real collector on this machine's driver; without one: "skipped: no GPU"
 	@if $(BIN)/python -c 'import pynvml; pynvml.nvmlInit(); assert pynvml.nvmlDeviceGetCount()' 2>/dev/null; \
-	  then $(BIN)/pytest -m hardware -s tests/hardware; else echo "skipped: no GPU"; fi
+	  then $(BIN)/pytest -m hardware -s tests/hardware && $(BIN)/python bench/nvml_calls.py; else echo "skipped: no GPU"; fi
 
 soak: $(READY)   ## half an hour (MINUTES=480) of one exporter under everything at once, and 100,000 collections: does anything grow? Needs root
 	$(BIN)/python bench/soak.py --doc --minutes $(or $(MINUTES),30)

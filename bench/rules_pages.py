@@ -125,7 +125,11 @@ def exporter_lines(pattern: str, node: int) -> Iterator[str]:
     text = re.sub(r"(GPU-\w{4})\w{4}-", rf"\g<1>{node:04x}-", text)
     text = re.sub(r'([{,])rank="(\d+)"', lambda m: f'{m[1]}rank="{node * RANKS_PER_NODE + int(m[2])}"', text)
     text = re.sub(r'precision="",global_batch=""', 'precision="bf16",global_batch="2048"', text)
-    yield from (line for line in text.splitlines() if not CONCLUDED.match(line))
+    for line in text.splitlines():
+        if not CONCLUDED.match(line):
+            yield line
+        if capped := re.match(r'tachograph_gpu_clock_event_seconds_total(\{.*)reason="sw_power_cap"\}', line):
+            yield f'tachograph_gpu_slowdown_ratio{capped[1]}cause="power_cap"}} 0.05'
 
 
 def gpu_uuids(lines: Iterable[str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """How far p50 and p99 of step time are off, and what nodes send for them, at 1,000 to 16,000 ranks.
 
 The exporter's native and classic histograms beside every step gathered, DDSketch and t-digest. Each node of eight ranks
-makes one of the steps of five minutes; they are merged as a reader of all nodes would. `--doc` writes the table.
+makes one of the steps of five minutes; they are merged as a reader of all nodes would. `--doc` writes the table, and a
+picture of how each grows with the steps.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sketch_plot import Point, crossing, plot
 from tachograph.catalog.rank import TRAIN_STEP_SECONDS
 from tachograph.node.exposition import TEXT, render
 from tachograph.node.histograms import BOUNDS, RunHistogram
@@ -29,7 +31,11 @@ tdigest_double = import_module("datasketches").tdigest_double
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "evidence" / "sketches.md"
 BEGIN, END = "<!-- written by bench/sketch.py --doc -->", "<!-- end -->"
+PICTURE = DOCUMENT.parent.parent / "img" / "sketches.svg"
 SIZES = (1_000, 4_000, 16_000)
+GROWTH = [2**power for power in range(20)]
+"""Of how many steps sketches are made, added one after the other, to see how they grow."""
+
 RANKS_PER_NODE = 8
 STEPS = 50
 SHARES = (0.5, 0.99)
@@ -191,6 +197,12 @@ def measure(ranks: int) -> Iterator[dict[str, Any]]:
         }
 
 
+def grown() -> dict[str, list[Point]]:
+    """Return how many bytes each way takes, as sent, for how many steps, added to one sketch as they come."""
+    steps = [step for node in steps_of(GROWTH[-1] // STEPS + RANKS_PER_NODE) for step in node]
+    return {name: [(count, len(way.encode(way.make(steps[:count])))) for count in GROWTH] for name, way in WAYS.items()}
+
+
 def main() -> None:
     """Print the table, and write it into the document where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -199,10 +211,17 @@ def main() -> None:
     options = parser.parse_args()
     rows = [row for ranks in options.ranks for row in measure(ranks)]
     table.show(f"Step times of five minutes, {STEPS} a rank", rows)
+    lines = grown()
+    gathered = lines["every step gathered"]
+    crossings = {name: found for name, line in lines.items() if (found := crossing(gathered, line)) is not None}
+    print(
+        "  smaller than every step gathered:", {name: f"from {steps:,.0f} steps" for name, steps in crossings.items()}
+    )
     if options.doc:
-        lines = table.markdown(list(rows[0]), [row.values() for row in rows])
-        DOCUMENT.write_text(table.between(DOCUMENT.read_text(), BEGIN, END, lines))
-    table.save("sketch", {"rows": rows})
+        PICTURE.write_text(plot(lines))
+        rows_of_table = table.markdown(list(rows[0]), [row.values() for row in rows])
+        DOCUMENT.write_text(table.between(DOCUMENT.read_text(), BEGIN, END, rows_of_table))
+    table.save("sketch", {"rows": rows, "bytes by steps": lines, "crossings": crossings})
 
 
 if __name__ == "__main__":

@@ -147,12 +147,15 @@ def what_it_cost() -> list[Json]:
               [query(f"{of_run('run:lost_seconds:rate2m')} > 0", "{{cause}}")], "not accounted yet", stack=True,
               overrides=coloured(CAUSES), min=0, h=6, **WIDE),
         lines("Restarts by the supervisor", UNITS["seconds"], "How long the run took from the failure to the next "
-              "step when its supervisor last restarted it, and how many steps were made again in all. Short and "
-              "level is good. A rise: save more often, or find what fails.",
+              "step when its supervisor last restarted it; in all, how many steps were made again and how many "
+              "GPU-hours were saved against a person who needs 15 minutes. Short and level is good. A rise: save more "
+              "often, or find what fails.",
               [query(f"max({of_run(c.SUPERVISOR_RECOVERY)})", "time to recover"),
-               query(f"sum({of_run(c.SUPERVISOR_LOST_STEPS)})", "steps made again")],
+               query(f"sum({of_run(c.SUPERVISOR_LOST_STEPS)})", "steps made again"),
+               query(f"sum({of_run(c.SUPERVISOR_SAVED)}) / 3600", "GPU-hours saved")],
               "no restart by a supervisor", min=0, h=5, **WIDE,
-              overrides=[override("steps made again", unit="locale", custom__axisPlacement="right")]),
+              overrides=[override(name, unit="locale", custom__axisPlacement="right")
+                         for name in ("steps made again", "GPU-hours saved")]),
         lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A "
               "regular sawtooth is good. A tooth that keeps growing: saving has stopped.",
               [query(of_run("run:checkpoint_age_seconds:min"), "age")], "no checkpoint reported", min=0, h=6, **WIDE),

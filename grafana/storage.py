@@ -155,9 +155,11 @@ def checkpoints() -> list[Json]:
                query(of_run("run:checkpoint_interval_seconds:optimal"), "best interval"),
                query(of_run("run:limit:max", name='checkpoint_age_seconds'), "its limit")], UNSAVED,
               overrides=USUAL, min=0),
-        lines("Checkpoint duration", "s", "How long the last checkpoint took the slowest rank, and how long is usual. "
-              "Steady is good. Rising: the store is busy or nearly full.",
+        lines("Checkpoint duration", "s", "How long the last checkpoint took the slowest rank, how long is usual, and "
+              "how long after its step the newest good one was durable. Steady is good. Rising: the store is busy or "
+              "nearly full.",
               [query(of_run("run:checkpoint_duration_seconds:max"), "last"),
+               query(f"max({of_run(c.RUN_CHECKPOINT_LAG)})", "until durable"),
                query(of_run("run:checkpoint_duration_seconds:median1d"), "usual")], UNTIMED, overrides=USUAL, min=0),
         lines("Checkpoint duration, by rank", "s", "The same for each rank. A narrow band is good. One far above: its "
               "node's path to the store. By name: the longest.",

@@ -14,7 +14,7 @@ from tachograph.catalog.gpu import CLOCK_EVENT_REASONS
 from tachograph.catalog.rank import PAUSES, PHASES, STATES
 
 RULES = Path(__file__).resolve().parents[1] / "prometheus/rules"
-NUMBER = r"(\d+(?:\.\d+)?)"
+NUMBER = r"(\d+(?:\.\d+)?(?:e\d+)?)"
 
 
 @cache
@@ -47,6 +47,13 @@ LIMITS = {
         "StragglerRank",
         rf"node:gpu_(?:thermal_slowdown|power_braked):ratio\{{uuid=%\[1\]q\}} > {NUMBER}",
     ),
+    "CRC_ERRORS_PER_MINUTE": ("node:gpu_nvlink_errors_per_minute:mean5m", rf'=~"crc_[^>]*>= {NUMBER}'),
+    "LINK_RETRIES_PER_MINUTE": ("node:gpu_nvlink_errors_per_minute:mean5m", rf'!~"crc_[^>]*>= {NUMBER}'),
+    "UNKNOWN_LINK_REPLAYS": ("node:gpu_pcie_replays_per_minute:mean5m", rf"> {NUMBER}"),
+    "FULL_GPU_RATIO": ("MemoryNearlyFull", rf"clamp_max\(.*?, {NUMBER}\)"),
+    "FULL_GPU_BYTES": ("MemoryNearlyFull", rf"clamp_max\(1 - {NUMBER} /"),
+    "SLOW_CLOCK_RATIO": ("node:gpu_clock_of_peers:ratio", rf"median < {NUMBER}"),
+    "BUSY_GPU_RATIO": ("node:gpu_sm_clock_hertz:mean30s", rf"> {NUMBER} \)"),
     "READINGS_STALE_SECONDS": ("NvmlCollectorStale", rf'collector="gpu"}}\) > {NUMBER}'),
 }
 """Number -> the rule that holds it, and where in the rule."""
@@ -100,6 +107,8 @@ def test_words_are_those_of_the_rules() -> None:
         assert matched(rule, "reason", reasons, operator) == {
             each for each in reasons if d.slowdown_cause(each) == cause
         }
+        assert float(re.findall(rf">= {NUMBER}", found[rule])[0]) == d.SLOWDOWN_RATIO
+        assert f'cause="{cause.replace(" ", "_")}"' in found[rule]
     assert set(d.STATES) == {"hung", "overdue", *STATES}
     assert d.slowdown_cause("gpu_idle") == ""
 

@@ -54,9 +54,24 @@ STRAGGLER_WAIT = 0.6
 MEMORY_FULL_RATIO = 0.95
 """Share of a GPU's memory that tensors took at most, from which on a larger batch may not fit. No rule has it."""
 
+FULL_GPU_RATIO, FULL_GPU_BYTES = 0.98, 8e8
+"""A GPU's memory is full at this share, or where so little of a small one is left, because drivers hold up to 0.6 GB
+that counts neither as used nor as free: MemoryNearlyFull."""
+
 THERMAL, POWER_BRAKE, POWER_CAP = "thermal", "power brake", "power cap"
 SLOWDOWN_RATIO = 0.05
 """Share of the time with clocks held down from which on it explains why a rank is late: StragglerRank."""
+SLOW_CLOCK_RATIO = 0.95
+"""A clock below this share of the median one is slow: node:gpu_clock_of_peers:ratio."""
+BUSY_GPU_RATIO = 0.5
+"""A GPU that is used for a smaller share of the time may clock down, and lower its PCIe link:
+node:gpu_sm_clock_hertz:mean30s."""
+CRC_ERRORS_PER_MINUTE, LINK_RETRIES_PER_MINUTE = 6000.0, 1.0
+"""From so many wrong checksums, and so many retries or recoveries, the errors of a GPU's NVLinks are more than usual:
+node:gpu_nvlink_errors_per_minute:mean5m. They are those of DCGM's health watch (DcgmGPUHardwareLimits.h, DCGM 4.6)."""
+UNKNOWN_LINK_REPLAYS = 16.0
+"""What a PCIe link whose lanes and generation are not known may resend in a minute, that of 16 lanes of generation 4:
+node:gpu_pcie_replays_per_minute:mean5m."""
 READINGS_STALE_SECONDS = 30.0
 """Older readings of GPUs say nothing about now: NvmlCollectorStale."""
 XID_OF_PROGRAM = frozenset({"application", "ignore"})
@@ -71,6 +86,13 @@ def slowdown_cause(reason: str) -> str:
     if "thermal" in reason:
         return THERMAL
     return POWER_CAP if reason == "sw_power_cap" else POWER_BRAKE if reason.startswith("hw_power_") else ""
+
+
+def nvlink_errors_per_minute(error: str) -> float:
+    """Return from how many NVLink errors of a kind in a minute they are too many; any are, of failed recoveries."""
+    if error == "recovery_failed":
+        return 0.0
+    return CRC_ERRORS_PER_MINUTE if error.startswith("crc_") else LINK_RETRIES_PER_MINUTE
 
 
 def step_parts(phases: Mapping[str, float]) -> dict[str, float]:

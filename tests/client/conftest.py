@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tachograph.client.core import notice as notices
+from tachograph.client.core import pinned
 from tachograph.client.recorder import Recorder
 from tests.client.fake_cuda import Cuda
 
@@ -289,5 +290,7 @@ def until() -> Callable[..., Any]:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     """A `torch.cuda` in which copies take time."""
     fake = Cuda()
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=fake))
+    torch = SimpleNamespace(cuda=fake, empty=fake.empty, inference_mode=contextlib.nullcontext)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(pinned, "_places", {})
     return fake

@@ -212,3 +212,47 @@ def rank_two_hangs_in_its_own_file() -> Files:
             )
         )
     return files
+
+
+def _ended(rank: int, error: str) -> str:
+    gone = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.9]:45012"
+    return traceback(error if rank == 2 else gone)
+
+
+@folder("storage", rank=2)
+def an_answer_of_loki() -> Files:
+    streams = []
+    for rank in range(4):
+        text = steps(0, 20) + _ended(rank, "OSError: [Errno 28] No space left on device: '/scratch/tokens.bin'")
+        values = [[str(int((at(line).timestamp()) * 1e9)), one] for line, one in enumerate(text.splitlines())]
+        streams.append({"stream": {"pod": f"pretrain-{rank}", "rank": str(rank)}, "values": values})
+    answer = {"status": "success", "data": {"resultType": "streams", "result": streams}}
+    return {"query_range.json": json.dumps(answer)}
+
+
+@folder("software", rank=2)
+def a_paste_of_several_files() -> Files:
+    text = ""
+    for rank in range(6):
+        text += f"\n==> logs/rank_{rank}.log <==\n" + steps(0, 12)
+        text += _ended(rank, "ValueError: max() arg is an empty sequence")
+    return {"all.txt": text}
+
+
+@folder("configuration", node="cn23")
+def nodes_by_dshbak() -> Files:
+    text = ""
+    for rank in range(6):
+        text += f"{'-' * 16}\ncn{21 + rank}\n{'-' * 16}\n" + steps(0, 12)
+        text += _ended(rank, "PermissionError: [Errno 13] Permission denied: '/projects/ckpt/step_12'")
+    return {"out.txt": text}
+
+
+@folder("preemption")
+def a_node_that_is_not_ready_since_it_is_taken_away() -> Files:
+    files: Files = {f"job-{rank}.log": steps(0, 20) + peer_gone(rank) for rank in range(4)}
+    files["events.txt"] = (
+        "3m  Warning  NodeNotReady  node/gke-spot-1  Node is not ready\n"
+        "4m  Normal  TerminationNotice  node/gke-spot-1  instance is being preempted by Compute Engine\n"
+    )
+    return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -382,3 +383,17 @@ def test_where_an_exception_without_words_was_raised(frames: str, category: str,
     log = f"Traceback (most recent call last):\n{frames}    f()\nAssertionError\n"
     (found,) = judged(tmp_path, {"run.log": log.encode()}).findings
     assert (found.category, found.role) == (category, "root")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"m": "unhandled", "exception": [{"exc_type": "ValueError", "exc_value": "cannot reshape array of size 9"}]},
+        {"msg": "failed", "exception.type": "ValueError", "exception.message": "cannot reshape array of size 9"},
+        {"message": "failed", "error": {"type": "ValueError", "message": "cannot reshape array of size 9"}},
+    ],
+)
+def test_an_exception_in_fields_of_its_own(record: dict[str, object], tmp_path: Path) -> None:
+    """Its class and its message are put together."""
+    (found,) = judged(tmp_path, {"run.json": json.dumps({"rank": 2, **record}).encode() + b"\n"}).findings
+    assert (found.rank, found.role, found.line) == (2, "root", "ValueError: cannot reshape array of size 9")

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("wide")
 
 ROOT = "[rank3]: 2026-11-26 03:12:33,1 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 CASCADE = "[rank{}]: 2026-11-26 03:22:3{},1 Some NCCL operations have failed or timed out.\n"
-LOG = CASCADE.format(0, 1) + CASCADE.format(1, 2) + ROOT + "[rank2]: ERROR the plumbus is closed\n"
+LOG = CASCADE.format(0, 1) + CASCADE.format(1, 2) + ROOT + "[rank2]: ERROR the plumbus is ajar\n"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -65,7 +65,7 @@ def test_text(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "  network (cascade): 2 lines, ranks 0-1 from 03:22:31: run.log:1: "
         "Some NCCL operations have failed or timed out.",
         "Errors that no row of the table knows: 1 kind",
-        "  1 × run.log:4: ERROR the plumbus is closed",
+        "  1 × run.log:4: ERROR the plumbus is ajar",
     ]
 
 

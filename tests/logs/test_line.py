@@ -34,6 +34,7 @@ AT = datetime(2026, 11, 26, 3, 12, 33, tzinfo=timezone.utc).timestamp()
         ("Nov 26 03:12:33 node07 kernel: [12345.678901] gone", LogLine("gone", AT, node="node07")),
         ("2026-11-26T03:12:33+00:00 node07 kernel: gone", LogLine("gone", AT, node="node07")),
         ("[  +0.000316] kernel: gone", LogLine("gone")),
+        ("kern  :warn  : 2026-11-26T03:12:33,500000+00:00 gone", LogLine("gone", AT + 0.5)),
         ("w-1: w-1:29:44 [4] init.cc:263 NCCL WARN x", LogLine("init.cc:263 NCCL WARN x", None, None, 4, "w-1", 29)),
         ("[Thu Nov 26 03:12:33 2026] gone", LogLine("gone", AT)),
         ("11/26/2026 03:12:33 - gone", LogLine("gone", AT)),

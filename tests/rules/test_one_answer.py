@@ -245,8 +245,13 @@ def test_top_and_triage_say_what_the_node_says(judged: dict[str, Any], pages: An
         assert of_top[run["run"]] == run["state"]
         if run["state"] == "hung":
             assert marked.get(run["run"]) == run["culprit"]
-    for run in [run for run in judged["runs"] if run["state"] == "hung"][:40]:
-        finding = of_exporters(run["run"], [address]).finding
-        assert finding.severity == "page"
-        assert finding.mode == "communication_stall"
-        assert finding.ranks == (() if run["culprit"] is None else (str(run["culprit"]),))
+    for state, severity in (("hung", "page"), ("overdue", "info")):
+        runs = [run for run in judged["runs"] if run["state"] == state][:40]
+        assert runs, state
+        for run in runs:
+            finding = of_exporters(run["run"], [address]).finding
+            assert (finding.severity, finding.mode) == (severity, "communication_stall")
+            what = "stands still" if run["world_size"] == 1 else "communication stall"
+            assert finding.words == f"{what}: {run['sentence']}"
+            named = run["culprit"] is not None and state == "hung"
+            assert finding.ranks == ((str(run["culprit"]),) if named else ())

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from tachograph.catalog import index as catalog
+from tachograph.catalog.metric import Metric
+from tachograph.node.judgement import gpus
 from tachograph.node.judgement.private import WITHHELD
 from tachograph.node.ranks.frames import Peer
+from tachograph.node.samples import GpuIdentity, Sample
 from tachograph.supervise import findings
 from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.run_seen import RunSeen, Unknown
 from tachograph.supervise.triggers import worst
+from tachograph_lab.checkout import root
 from tests.supervise.world import dead, rank, run
 
 
@@ -201,3 +208,57 @@ def test_an_answer_that_never_ends_is_unknown(monkeypatch: pytest.MonkeyPatch) -
         assert "the last question is still open" in str(asked.look(9.0))
         done.set()
         slow.join()
+
+
+GPU = GpuIdentity("2", "GPU-2", "NVIDIA H100 80GB HBM3")
+
+
+def xid(number: int, action: str, ago: float) -> Callable[[float], Sequence[Sample]]:
+    """Return what the exporter shows of an Xid so many seconds ago, given the time of the day."""
+    labels = (GPU.index, GPU.uuid, str(number))
+    return lambda wall: (
+        Sample(catalog.GPU_XID_INFO, (*labels, action, "m"), 1.0),
+        Sample(catalog.GPU_XID_TIMESTAMP, labels, wall - ago),
+    )
+
+
+def shown(metric: Metric, value: str) -> Callable[[float], Sequence[Sample]]:
+    return lambda _: (Sample(metric, (GPU.index, GPU.uuid, value), 1.0),)
+
+
+FAULTS: dict[str, tuple[Callable[[float], Sequence[Sample]], bool]] = {
+    "lost": (shown(catalog.GPU_UNAVAILABLE, "lost"), True),
+    "hung": (shown(catalog.GPU_UNAVAILABLE, "hung"), True),
+    "not read, as our worker is gone": (shown(catalog.GPU_UNAVAILABLE, "worker"), False),
+    "not read after an upgrade": (shown(catalog.GPU_UNAVAILABLE, "driver_mismatch"), False),
+    "to be reset": (shown(catalog.GPU_RECOVERY_ACTION, "gpu_reset"), True),
+    "to be reset once its work has ended": (shown(catalog.GPU_RECOVERY_ACTION, "drain_and_reset"), False),
+    "well": (shown(catalog.GPU_RECOVERY_ACTION, "none"), False),
+    "fatal Xid": (xid(79, "reboot", 5.0), True),
+    "fatal Xid of yesterday": (xid(79, "reboot", 86_400.0), False),
+    "Xid of a program": (xid(13, "application", 5.0), False),
+    "Xid that does not page": (xid(163, "reboot", 5.0), False),
+    "Xid that nobody knows": (xid(999, "unknown", 5.0), False),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_gpu_is_broken_if_it_pages(pages: Any, played: Any, name: str) -> None:
+    """What the work on it may outlast is no reason to end the run, nor what only we cannot read, nor an old error."""
+    samples, is_broken = FAULTS[name]
+    played.table.greet("a", uuid=GPU.uuid)
+    played.table.tell("a", 7, step=7)
+    played.serve([GPU], samples(played.hand.clock.wall()))
+    seen = source(pages).look(100.0)
+    assert isinstance(seen, RunSeen)
+    found = worst(seen)
+    assert (found is not None and found.trigger == "gpu_fault") is is_broken
+    assert seen.ranks[0].has_gpu_trouble is is_broken
+
+
+def test_a_broken_gpu_is_one_of_the_rules() -> None:
+    """The reasons and the time that its pages have."""
+    rules = (root() / "prometheus/src/gpu_faults.yml").read_text()
+    reasons = set(re.findall(r'tachograph_gpu_unavailable_info\{reason=~?"([a-z_|]+)"\}\n? *\)', rules))
+    assert {reason for each in reasons for reason in each.split("|")} == gpus.ENDS_WORK
+    assert f"- {gpus.FATAL_XID_SECONDS:g})" in rules

@@ -13,7 +13,9 @@ import pytest
 from tachograph.servers.http_client import ask
 from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.ledger import ASK, SHADOW
+from tachograph.supervise.permission import CONFIRMATIONS
 from tachograph.supervise.run_seen import Unknown
+from tachograph.supervise.totals import PERSON_SECONDS
 from tachograph.watch.private_exporter import PrivateExporter
 from tests.supervise.conftest import Supervised, until
 from tests.supervise.world import World, dead, hung, rank, run
@@ -61,6 +63,8 @@ def test_what_was_done_is_told(tmp_path: Path) -> None:
     assert facts["restarts_left"] == 2
     (recovered,) = [one for one in world.entries if one["kind"] == "recovered"]
     assert (recovered["attempt"], recovered["lost_steps"], facts["lost_steps"]) == (1, 10, 10)
+    assert recovered["gpus"] == 2
+    assert facts["saved_gpu_seconds"] == pytest.approx(2 * (PERSON_SECONDS - recovered["seconds"]), abs=0.2)
     assert recovered["seconds"] == facts["recovery_seconds"] == pytest.approx(world.began + 1.0, abs=0.1)
     again = World(tmp_path, lambda *_: run(), ends=[(0, 10.0)])
     again.supervise()
@@ -105,6 +109,42 @@ def test_what_is_only_said_is_told(tmp_path: Path) -> None:
     assert world.told[-1][1]["actions"] == {"leave": {"held": 1}}
 
 
+def test_a_question_is_told_of_until_it_is_answered(tmp_path: Path) -> None:
+    """With the id by which it is confirmed, and for how long it has waited: also while its command has ended."""
+
+    def answer(world: World) -> None:
+        (number,) = [one["id"] for _, facts in world.told[-1:] for one in facts["questions"]] or [""]
+        if number and world.now > 400.0:
+            (tmp_path / CONFIRMATIONS / number).touch()
+
+    world = World(tmp_path, lambda attempt, _: run() if attempt else dead(), ends=[(1, 5.0), (0, 30.0)], mode=ASK)
+    world.on_wait = answer
+    world.supervise()
+    asked = [(at, one) for at, facts in world.told for one in facts["questions"]]
+    (number,) = {one["id"] for _, one in asked}
+    assert number == next(one["id"] for one in world.entries if one["kind"] == "decision")
+    assert {one["action"] for _, one in asked} == {"restart"}
+    assert all(one["seconds"] == pytest.approx(at - asked[0][0], abs=6.0) for at, one in asked)
+    assert asked[-1][0] >= 400.0
+    assert world.told[-1][1]["questions"] == []
+
+
+def test_a_slow_restart_saves_nothing(tmp_path: Path) -> None:
+    """A person would have been as fast; it is no loss either, as the run was restarted."""
+    late = PERSON_SECONDS + 60.0
+
+    def look(attempt: int, seconds: float) -> Any:
+        if not attempt:
+            return hung(step=60)
+        step = 60 + max(int(seconds - late), 0)
+        return run(rank(0, step=step), rank(1, step=step))
+
+    world = World(tmp_path, look, ends=[(None, 0), (-15, late + 30.0)])
+    world.supervise()
+    assert world.told[-1][1]["recovery_seconds"] > PERSON_SECONDS
+    assert world.told[-1][1]["saved_gpu_seconds"] == 0.0
+
+
 @pytest.mark.parametrize("text", ["not kept: the disk is full", "kept"])
 def test_evidence_that_was_not_kept_is_told(tmp_path: Path, text: str) -> None:
     """The one part of a restart that may fail while the rest goes on."""
@@ -128,7 +168,7 @@ def test_the_exporter_shows_it(supervised: Supervised) -> None:
     until(lambda: "blind_seconds" in families(supervised.exporter, supervised.name))
     assert supervised.end(process)[0] == 1
     counts = {f'actions_total{{action="restart",outcome="{outcome}"}}': 1.0 for outcome in ("would", "right")}
-    over = {**counts, "lost_steps_total": 0.0}
+    over = {**counts, "lost_steps_total": 0.0, "saved_gpu_seconds_total": 0.0}
     until(lambda: families(supervised.exporter, supervised.name) == over)
 
 

@@ -121,6 +121,17 @@ def test_the_history_is_a_table(tmp_path: Path) -> None:
     assert said[-1] == "of 1 action that it would have taken 1 were right, 0 wrong, 0 unknown"
 
 
+def test_the_history_says_what_was_saved(tmp_path: Path) -> None:
+    """By all restarts after which steps were made again, also where an older release has noted one without its GPUs."""
+    book = Journal(tmp_path)
+    book.write("recovered", attempt=1, seconds=100.0, lost_steps=0, gpus=64)
+    book.write("recovered", attempt=2, seconds=2000.0, lost_steps=0, gpus=64)
+    book.write("recovered", attempt=3, seconds=10.0, lost_steps=0)
+    book.close()
+    said = history.lines(journal.read(tmp_path / NAME), 0.0)
+    assert said[-1] == "GPU-hours saved: 14.2, against a person who restarts the run in 15 min"
+
+
 def test_the_history_of_no_run(tmp_path: Path) -> None:
     """A journal that says nothing, as of a supervisor that was killed as it began."""
     (tmp_path / NAME).write_text("")

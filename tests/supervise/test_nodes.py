@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -112,6 +112,15 @@ def test_parts_of_a_run_are_one() -> None:
     assert [one.step for one in seen.checkpoints] == [5]
     assert (seen.state, seen.times) == ("overdue", (1.0, 2.0))
     assert worst(seen) is None
+
+
+def test_a_run_hangs_once_all_of_its_nodes_find_it_overdue() -> None:
+    """A rank of one node has just ended a pause: the other node knows of none, and the next step is about to come."""
+    late = {"seconds_without_step": 240.0, "hang_limit": 21.0}
+    waits = part("b", rank(1), state="hung", **late)
+    for state, trigger in (("running", None), ("overdue", "hung"), ("hung", "hung"), ("finished", "hung")):
+        found = worst(cast(RunSeen, merged({"a": part("a", rank(0), state=state, **late), "b": waits})))
+        assert (found and found.trigger) == trigger, state
 
 
 def test_unknown_is_not_gone() -> None:
@@ -381,6 +390,16 @@ def test_a_node_that_answers_again_is_not_lost(folder: Path) -> None:
     world.launcher = Nodes(world)
     assert world.supervise() == 0
     assert world.decisions() == [("act", "dead", "restart")]
+
+
+@pytest.mark.parametrize(("name", "did"), [("ft_launcher", ["started"]), ("", ["started", "kept", "started"])])
+def test_a_launcher_that_declines_is_not_started_again(folder: Path, name: str, did: Sequence[str]) -> None:
+    """As ft_launcher does with status 93, which is its own word for that and no other's."""
+    world, _ = world_of(folder, "b", facts={"restarter": name})
+    world.ends = [(93, 30.0), (0, 90.0)]
+    world.supervise()
+    assert world.did == did
+    assert next(one["how"] for one in world.entries if one["kind"] == "ended") == ("external" if name else "failed")
 
 
 def test_who_restarts_ranks_is_let(folder: Path) -> None:

@@ -58,6 +58,8 @@ def test_triggers_are_findings_of_the_one_table() -> None:
     assert {kind.trigger for kind in KINDS} - {""} == set(ALERTS)
     assert set(OF_ALERTS) == {SLOW, DIVERGING, SILENT_CORRUPTION, RESTART_LOOP}
     assert set(OF_NODES) | set(OF_ALERTS) == set(ALERTS)
+    last = {kind.trigger: place for place, kind in enumerate(KINDS)}
+    assert list(OF_NODES) == sorted(OF_NODES, key=last.__getitem__)
 
 
 def test_nothing_is_ended_on_the_word_of_alerts_by_default() -> None:

@@ -10,9 +10,21 @@ from tachograph_lab.replay.alertmanager import Firing
 from tachograph_lab.replay.supervised import precision, report, supervise, supervise_all
 from tachograph_lab.scenario import Fleet, Scenario, StepTimes
 from tachograph_lab.scenario.definition import Expected, Pause
-from tachograph_lab.scenario.faults import ExporterDown, Fault, Freeze, Kill, Nan, PauseOnce, SlowPhase, Stuck
+from tachograph_lab.scenario.faults import (
+    Ecc,
+    ExporterDown,
+    Fault,
+    Freeze,
+    Kill,
+    LinkDown,
+    Nan,
+    PauseOnce,
+    SlowPhase,
+    Stuck,
+)
 
 AT = 60.0
+ONE_NODE, NODES = Fleet(run="r", nodes=1, gpus_per_node=2), Fleet(run="r", nodes=2, gpus_per_node=2)
 FAULTS: dict[str, tuple[Fault, str, list[tuple[str, str]]]] = {
     "killed": (Kill(at=AT, rank=1, others="end"), "RankDead", [("dead", "right")]),
     "killed, and its peers hang": (Kill(at=AT, rank=1, others="hang"), "RankDead", [("dead", "right")]),
@@ -25,11 +37,11 @@ FAULTS: dict[str, tuple[Fault, str, list[tuple[str, str]]]] = {
 }
 
 
-def story(fault: Fault, alert: str, **more: object) -> Scenario:
+def story(fault: Fault, alert: str, fleet: Fleet = ONE_NODE, **more: object) -> Scenario:
     """Return a run of two ranks, with steps of a second, whose page is expected."""
     expected = Expected(alert=alert, receiver="page", within=60.0)
     return Scenario(
-        title="A fault", story="A fault.", lasts=AT + 240.0, fleet=Fleet(run="r", nodes=1, gpus_per_node=2),
+        title="A fault", story="A fault.", lasts=AT + 240.0, fleet=fleet,
         step=StepTimes(), faults=(fault,), expect=(expected,), **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -41,6 +53,20 @@ def test_what_would_be_done_about_a_fault(name: str) -> None:
     outcome = supervise(story(fault, alert))
     assert [(one.trigger, one.verdict) for one in outcome.judged] == expected
     assert precision([outcome]) == (1.0 if not outcome.wrong else 0.0)
+
+
+ON_NODES: dict[str, tuple[Fault, list[tuple[str, str, str]]]] = {
+    "NicLinkDown": (LinkDown(at=AT, node=1), [("hung", "restart", "right")]),
+    "GpuEccUncorrected": (Ecc(at=AT, rank=3), [("gpu_fault", "exclude_node", "right")]),
+}
+
+
+@pytest.mark.parametrize("alert", ON_NODES)
+def test_a_page_that_explains_others_is_one_to_act_upon(alert: str) -> None:
+    """A link that the run stands still for, a GPU that must be reset: people get that page alone, and so would we."""
+    fault, expected = ON_NODES[alert]
+    outcome = supervise(story(fault, alert, NODES))
+    assert [(one.trigger, one.action, one.verdict) for one in outcome.judged] == expected
 
 
 def test_an_action_where_none_was_needed_is_wrong() -> None:
@@ -60,7 +86,6 @@ def slow(start: float, end: float | None = None, **labels: str) -> Firing:
     return Firing(usual | labels, start, end, {"description": "Rank 3 is slow."})
 
 
-NODES = Fleet(run="r", nodes=2, gpus_per_node=2)
 LASTS = 2400.0
 SLOW_NODES: dict[str, tuple[Fleet, list[Firing], list[tuple[str, str]]]] = {
     "for good": (NODES, [slow(120.0)], [("exclude_node", "right")]),

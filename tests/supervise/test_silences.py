@@ -58,6 +58,7 @@ def silence_of(**matchers: str) -> Silence:
         ({"run": "r"}, True), ({"run": "s"}, False), ({"run": "=~r|s"}, True), ({"run": "=~s.*"}, False),
         ({"run": "!=s"}, True), ({"run": "!=r"}, False), ({"run": "!~r|s"}, False),
         ({"run": "r", "alertname": "RunHung"}, True), ({"run": "r", "alertname": "LossNotFinite"}, False),
+        ({"run": "r", "alertname": "NicLinkDown"}, True),
         ({"alertname": "=~RankDead|RunHung"}, True), ({"rank": "1"}, True), ({"rank": "0"}, False),
         ({"instance": "node-7"}, True), ({"instance": "node-7:10024"}, True), ({"instance": "node-7:9835"}, True),
         ({"instance": "node-8"}, False), ({"instance": "=~node-7.*"}, True), ({"node": "node-7"}, True),
@@ -71,6 +72,15 @@ def test_what_a_silence_covers(matchers: dict[str, str], holds: bool) -> None:
     """As its alerts would be matched; what is not known here, or cannot be tried safely, may be so."""
     seen = hung(node="node-7")
     assert covers(silence_of(**matchers), labels_of(found(seen), seen)) is holds
+
+
+def test_the_page_that_explains_a_broken_gpu_is_one_of_it() -> None:
+    """Where the driver recommends a reset after a memory error, people get GpuEccUncorrected alone."""
+    broken = rank(1, uuid="GPU-1", has_gpu_trouble=True)
+    seen = run(rank(0), broken, gpu_trouble=("GPU 1 the driver recommends: gpu reset",))
+    labels = labels_of(found(seen), seen)
+    assert covers(silence_of(run="r", alertname="GpuEccUncorrected"), labels)
+    assert not covers(silence_of(run="r", alertname="GpuRowRemapPending"), labels)
 
 
 def test_a_command_that_failed_has_no_alert_of_its_own() -> None:

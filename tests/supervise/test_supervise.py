@@ -15,6 +15,7 @@ import pytest
 
 from tachograph.__main__ import main
 from tachograph.collect.private_folder import PrivateFolder
+from tachograph.servers.http_client import ask
 from tachograph.supervise import command, evidence, evidence_parts, journal, warden
 from tests.supervise.conftest import Supervised, is_running, until
 from tests.supervise.world import World, hung, killed_at, run
@@ -152,9 +153,11 @@ def test_a_killed_warden_leaves_no_orphan(supervised: Supervised) -> None:
 
 
 def test_a_confirmed_restart(supervised: Supervised, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ask mode: the command that the question names lets it be carried out; a second time there is no question."""
+    """Ask mode: the command that question and page name lets it be carried out; a second time there is no question."""
     process = supervised.ranks("ask", "--fail", "die@25")
     asked = until(lambda: [one for one in supervised.entries() if one.get("outcome") == "asked"])[0]
+    shown = f'action="restart",question="{asked["id"]}"'.encode()
+    until(lambda: shown in ask(f"{supervised.exporter.url}/metrics", 5.0).body)
     confirm = ["supervise", "confirm", asked["id"], "--state", str(supervised.state)]
     assert main(["supervise", "confirm", "abcdef", "--state", str(supervised.state)]) == 1
     assert main(confirm) == 0

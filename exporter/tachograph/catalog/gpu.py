@@ -411,6 +411,33 @@ GPU_FABRIC_DEGRADED = _row(
     vocabulary=FABRIC_FAULTS,
 )  # fmt: skip
 
+# What the exporter concludes: present only while it finds something.
+SLOWDOWN_CAUSES = ("thermal", "power_cap", "power_brake")
+GPU_SLOWDOWN = _row(
+    "gpu_slowdown_ratio", GAUGE, "ratio", (*GPU, "cause"),
+    "Share of the last 2 minutes in which the GPU was throttled; absent below 5 %.", vocabulary=SLOWDOWN_CAUSES,
+)  # fmt: skip
+GPU_NVLINKS_DOWN = _row(
+    "gpu_nvlink_links_down", GAUGE, "", GPU,
+    "NVLink links that are down for 2 minutes; they were up within a day, or are on the node's median GPU.",
+)  # fmt: skip
+GPU_NVLINK_ERROR_RATE = _row(
+    "gpu_nvlink_errors_per_second", GAUGE, "", (*GPU, "error"),
+    "NVLink errors over 5 minutes, if they are more than usual.", vocabulary=GPU_NVLINK_ERRORS.values,
+)  # fmt: skip
+GPU_PCIE_SPEED = _row(
+    "gpu_pcie_speed_ratio", GAUGE, "ratio", GPU,
+    "What is left of the PCIe link's speed for 2 minutes, by lanes or, on a busy GPU, by generation; absent at 1.",
+)  # fmt: skip
+GPU_PCIE_REPLAY_RATE = _row(
+    "gpu_pcie_replays_per_second", GAUGE, "", GPU,
+    "PCIe packets sent again over 5 minutes, if they are more than the link may.",
+)  # fmt: skip
+GPU_MEMORY_FULL = _row(
+    "gpu_memory_full_ratio", GAUGE, "ratio", GPU,
+    "Share of device memory in use for all of the last minute, if hardly any is left.",
+)  # fmt: skip
+
 # Peak performance.
 GPU_PEAK_FLOPS = _row(
     "gpu_peak_flops", GAUGE, "", (*GPU, "dtype"),

@@ -84,6 +84,10 @@ RUN_CHECKPOINT_STEP = _row(
     "run_checkpoint_step", GAUGE, "", ("run",),
     "Step of that checkpoint: every rank that saves has reported it, and the loss had not spiked or become NaN.",
 )  # fmt: skip
+RUN_CHECKPOINT_LAG = _row(
+    "run_checkpoint_lag_seconds", GAUGE, "seconds", ("run",),
+    "Seconds from when the run came to the step of that checkpoint until it was durable, its upload included.",
+)  # fmt: skip
 RUN_PROGRESS = _row(
     "run_progress_timestamp_seconds", GAUGE, "seconds", ("run",),
     "Unix time of the last step of a living rank on this node.",
@@ -376,6 +380,19 @@ RUN_MEMORY_PEAK = _row(
     "run_memory_peak_ratio", GAUGE, "ratio", ("run",),
     "Highest share of a rank's allocator on this node that live tensors ever took.",
 )  # fmt: skip
+RUN_GPU_CLOCK = _row(
+    "run_gpu_clock_hertz", GAUGE, "hertz", ("run", "name"),
+    "Median SM clock over 30 s of the GPUs on this node that work for the run, by model.",
+)  # fmt: skip
+RUN_WORKING_GPUS = _row(
+    "run_working_gpus", GAUGE, "", ("run", "name"),
+    "GPUs on this node that work for the run, by model; shared ones do not count.",
+)  # fmt: skip
+RUN_SLOW_GPU_CLOCK = _row(
+    "run_slow_gpu_clock_hertz", GAUGE, "hertz", (*_NAMED, "name"),
+    "SM clock over 30 s of the slowest GPU here that works for the run, and of others below 95 % of the median.",
+    few=True,
+)  # fmt: skip
 RUN_CHECKPOINT_SECONDS = _row(
     "run_checkpoint_duration_seconds", GAUGE, "seconds", ("run",),
     "Seconds that the last saved checkpoint took on the slowest rank on this node.",
@@ -463,6 +480,10 @@ SUPERVISOR_ACTIONS = _row(
     "Decisions of the supervisor since its journal began; right, wrong and unknown are what became of would.",
     vocabulary=SUPERVISOR_OUTCOMES,
 )  # fmt: skip
+SUPERVISOR_QUESTION = _row(
+    "supervisor_question_seconds", GAUGE, "seconds", ("run", "action", "question"),
+    "Seconds for which a question of the supervisor has waited: tachograph supervise confirm QUESTION answers it.",
+)  # fmt: skip
 SUPERVISOR_RECOVERY = _row(
     "supervisor_recovery_seconds", GAUGE, "seconds", ("run",),
     "Seconds from the last failure that the supervisor restarted the run for to the next step.",
@@ -470,4 +491,8 @@ SUPERVISOR_RECOVERY = _row(
 SUPERVISOR_LOST_STEPS = _row(
     "supervisor_lost_steps_total", COUNTER, "", ("run",),
     "Steps that were made again after the supervisor's restarts.",
+)  # fmt: skip
+SUPERVISOR_SAVED = _row(
+    "supervisor_saved_gpu_seconds_total", COUNTER, "seconds", ("run",),
+    "What its restarts saved: for each rank the 15 minutes that a person needs, less the time to recover.",
 )  # fmt: skip

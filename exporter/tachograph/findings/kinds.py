@@ -35,9 +35,9 @@ RUNBOOKS = "https://github.com/tachograph/tachograph/blob/main/runbooks"
 class Kind:
     """A kind of finding: its alert, the question that it answers with no, where its cause lies, and the failure mode.
 
-    `trigger`: the name under which `tachograph supervise` acts upon it, empty if it never does. `restart`: a planned
-    restart of the run may cause it. `failure`: the run fails by it. `shown_with_loss`: it is marked on the chart of the
-    loss.
+    `trigger`: the name under which `tachograph supervise` acts upon what it reports, empty if it never does.
+    `restart`: a planned restart of the run may cause it. `failure`: the run fails by it. `shown_with_loss`: it is
+    marked on the chart of the loss.
     """
 
     alert: str
@@ -66,9 +66,9 @@ KINDS = (
     Kind("GpuXidFatal", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
     Kind("GpuLost", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
     Kind("GpuHung", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
-    Kind("GpuEccUncorrected", HARDWARE, "hardware", "gpu_fault"),
+    Kind("GpuEccUncorrected", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
     Kind("GpuRecoveryNeeded", HARDWARE, "hardware", "gpu_fault", "gpu_fault"),
-    Kind("NicLinkDown", NETWORK, "network", "link_down"),
+    Kind("NicLinkDown", NETWORK, "network", "link_down", "hung"),
     Kind("RestartLoop", ALIVE, "software", "restart_loop", "restart_loop", restart=True),
     Kind("RankDead", ALIVE, "software", "rank_died", "dead", restart=True, failure=True),
     Kind("LossNotFinite", NUMBERS, "numerical", "not_finite", "loss_not_finite", failure=True, shown_with_loss=True),
@@ -87,6 +87,7 @@ KINDS = (
     Kind("DataStall", DATA, "data", "data_stall"),
     Kind("MfuDropped", SPEED, "compute", "slow_steps", restart=True),
     Kind("ThroughputDropped", SPEED, "compute", "slow_steps", restart=True),
+    Kind("SupervisorUnanswered", WATCHED, "monitoring", "unsupervised"),
     Kind("RunBlind", WATCHED, "monitoring", "blind"),
     # From here on the rows are of tickets alone.
     Kind("RanksMissing", ALIVE, "monitoring", "ranks_missing"),

@@ -1,4 +1,4 @@
-"""One document of JSON that holds records, as tools of clouds print them: read as a record to a line."""
+"""One document of JSON that holds records, as tools of clouds and Loki print them: read as a record to a line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import json
 import re
 from collections.abc import Iterator
 
+from tachograph.logs.loki_streams import entries, is_stream
+
 LARGEST = 32 << 20
 """Bytes of a document that is read as such; a larger one is read line by line."""
 
-_BEGINS = re.compile(rb"\s*(?:\[\s*(?:\{|$)|\{\s*\n)")
+_BEGINS = re.compile(rb"\s*(?:\[\s*(?:\{|$)|\{\s*(?:\n|\"status\": ?\"success\"))")
 _LIST = re.compile(r"\[\s*(?=\{)")
 _BETWEEN = re.compile(r"[\s,]*")
 
@@ -28,9 +30,11 @@ def as_lines(content: bytes) -> io.BytesIO:
     try:
         for record, at in _records(text):
             lines.append("\n" * max(text.count("\n", done, at), bool(lines)))
-            lines.append(json.dumps(record))
+            lines.append(
+                "".join(line for _, line in entries([record])).rstrip() if is_stream(record) else json.dumps(record)
+            )
             done = at
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         return io.BytesIO(content)
     return io.BytesIO("".join([*lines, "\n"]).encode()) if lines else io.BytesIO(content)
 

@@ -67,6 +67,7 @@ _ELEMENT = re.compile(
     | (?P<pair>(?i:(?:global[_-]?)?rank[=: ]?\d{{1,6}}|(?:local_?rank|pid|node|host|ip|pod)=[\w.:-]+))
       (?:\ ?[:|,>]\ ?|\ -\ |\ |$)
     | kernel:\s
+    | (?:kern|user|daemon|syslog)\s{{0,3}}:\w{{3,6}}\s{{0,3}}:\s
     )""",
     re.VERBOSE,
 )

@@ -15,7 +15,7 @@ from tachograph.signatures.table import LONGEST, SignatureTable, table
 
 _ERRORS = frozenset(ERRORS)
 _LOOKS_LIKE_ERROR = re.compile(
-    r"\b(?:ERROR|FATAL|CRITICAL)\b(?!\s*=)|(?:^|[\s.])[A-Z][A-Za-z]*(?:Error|Exception)\b|(?:^|\s)(?:error|fatal): ",
+    r"\b(?:ERROR|FATAL|CRITICAL)\b(?!\s*=)|(?:^|[\s.\"])[A-Z][A-Za-z]*(?:Error|Exception)\b|(?:^|\s)(?:error|fatal): ",
     re.M,
 )
 _UNIMPORTANT = re.compile(rb"(?:^|[\s\[|(:])(?:INFO|DEBUG|TRACE)(?:[\s\]:|)]|$)")

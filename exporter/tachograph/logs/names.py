@@ -42,7 +42,7 @@ _OUT_OR_ERR = re.compile(r"[-_.]?(?:std)?(?:out|err)(?=[-_.]|$)|\.(?:log|txt|gz|
 
 def contexts(paths: Sequence[Path]) -> list[Context]:
     """Return what the paths say, in their order; `guess` names the files whose numbers are ranks, if lines agree."""
-    found = [_alone(path, number) for number, path in enumerate(paths, 1)]
+    found = [alone(path, number) for number, path in enumerate(paths, 1)]
     named = [one.rank for one in found]
     if len(paths) > 1 and None not in named and len(set(named)) == 1:
         found = [one._replace(rank=None) for one in found]  # the number of something else, such as of an adapter
@@ -82,7 +82,7 @@ def _by_others(paths: Sequence[Path], found: list[Context]) -> list[Context]:
     ]
 
 
-def _alone(path: Path, number: int) -> Context:
+def alone(path: Path, number: int) -> Context:
     """Return what a single path says by words: rank-3.log, attempt_0/3/stderr.log as torchrun makes them, node07/…."""
     text = "/".join(path.parts[-3:])
     rank = next((match for part in reversed(path.parts[-3:]) if (match := _RANK.search(part))), None)

@@ -48,7 +48,7 @@ class _Open(NamedTuple):
 
 
 class StepsAfter:
-    """The failures of one stream that nobody has gone on after."""
+    """The failures of one stream that nobody has gone on after; `steps`: lines of steps that were read so far."""
 
     def __init__(self, parsed: Callable[[str], LogLine]) -> None:
         self._parsed = parsed
@@ -56,6 +56,7 @@ class StepsAfter:
         self._all: set[bytes] = set()
         self._open: dict[Who, dict[Hashable, _Open]] = {}
         self._read = 0
+        self.steps = 0
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -80,6 +81,7 @@ class StepsAfter:
             begin = min((one for one in (stop, back) if one >= 0), default=end)
             begin = max(begin, match.end())
             if start < begin and not _FAILING.search(low, start, min(begin, start + 1024)):
+                self.steps += 1
                 label = _label(low[match.start() : begin])
                 line = self._parsed(block[start : min(begin, start + 400)].decode("utf-8", errors="replace"))
                 yield from self._stepped((line.node, line.rank), label, line.time, finished=match[3] is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tachograph.logs.line import PLAIN, LineShape, LogLine, parse, plain, time_of
@@ -23,6 +23,7 @@ _PIDS = ("pid", "processid")
 _HEAD = "Traceback (most recent call last)"
 _FIELD = re.compile(r'"[\w@.]{1,40}": ".*",?$')
 _CUT = re.compile(r"\bstd(?:out|err) P ")
+_CLASS = re.compile(r"(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt|Failure|Timeout)")
 _LEVEL = ("level", "severity", "levelname")
 
 
@@ -72,6 +73,7 @@ def _from_json(outer: LogLine, until: float) -> LogRecord | None:
         and value not in texts
         and (_HEAD in value or (any(part in name for part in _TRACES) and " " in value))
     ]
+    texts += [text for text in _raised(fields) if text not in texts]
     if not texts:
         return None
     facts = LogLine(
@@ -100,6 +102,20 @@ def _from_json(outer: LogLine, until: float) -> LogRecord | None:
     return LogRecord(tuple(lines), tuple(raws), json=True, partial=cut)
 
 
+def _raised(fields: Mapping[str, object]) -> list[str]:
+    """Return exceptions of which an object has the class in one field and the message in another."""
+    found: dict[str, str] = {}
+    for name, value in fields.items():
+        if name.endswith("type") and isinstance(value, str) and _CLASS.fullmatch(value):
+            of = name.removesuffix("type")
+            message = next((fields[one] for tail in ("value", "message") if (one := of + tail) in fields), None)
+            if isinstance(message, str):
+                found[of] = f"{value}: {message}"
+    if len(found) > 1:
+        found.pop("", None)  # of an object within, whose message stands for another field
+    return list(dict.fromkeys(found.values()))
+
+
 def _with(line: LogLine, facts: LogLine) -> LogLine:
     """Return a line with what the fields of its record say; a rank or node in the line itself is nearer."""
     return LogLine(
@@ -115,17 +131,19 @@ def _with(line: LogLine, facts: LogLine) -> LogLine:
 def _flat(given: object, depth: int) -> Iterator[tuple[str, object]]:
     """Yield names (in small letters, without marks between words) and values of an object, those of its own first.
 
-    What is called `name` alone is called by what it is the name of, too.
+    Texts of an object within are called by its name, too.
     """
     if not isinstance(given, dict) or not depth:
         return
     for name, value in given.items():
         if isinstance(value, list):
             yield _word(name), _letters(value)
+            for one in value[:_DEPTH]:
+                yield from _flat(one, depth - 1)
         elif not isinstance(value, dict):
             yield _word(name), value
-        elif "name" in value:
-            yield f"{_word(name)}name", value["name"]
+        else:
+            yield from ((_word(name) + _word(one), of_it) for one, of_it in value.items() if isinstance(of_it, str))
     for value in given.values():
         yield from _flat(value, depth - 1)
 

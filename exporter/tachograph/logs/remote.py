@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import cast
 from urllib.parse import urlencode
 
 from tachograph.files.unreadable import UNREADABLE
+from tachograph.logs.loki_streams import entries
 from tachograph.logs.sources import ReadsPieces, whole_lines
 from tachograph.servers.http_client import HttpError, ask, without_password
 
@@ -51,31 +52,14 @@ def loki(url: str, query: str, since: float, until: float) -> Iterator[bytes]:
             if answer.status != 200:
                 said = " ".join(answer.body[:200].decode(errors="replace").split())
                 raise RemoteError(f"Loki at {address}: {answer.status} {answer.reason}: {said}")
-            entries = sorted(_entries(answer.body))
+            found = sorted(entries(json.loads(answer.body)["data"]["result"]))
         except HttpError as error:
             raise RemoteError(f"Loki at {address}: {error}") from error
         except UNREADABLE as error:
             raise RemoteError(f"Loki at {address}: an answer of another form: {error!r:.200}") from error
-        if not entries:
+        if not found:
             return
-        yield "".join(line for _, line in entries).encode()
-        if len(entries) < LOKI_PAGE:
+        yield "".join(line for _, line in found).encode()
+        if len(found) < LOKI_PAGE:
             return
-        start = max(entries[-1][0], start + 1)  # lines of the same nanosecond may come twice, and none is left out
-
-
-def _entries(body: bytes) -> Iterator[tuple[int, str]]:
-    result = json.loads(body)["data"]["result"]
-    for stream in result:
-        labels = stream.get("stream") or {}
-        said = {"node": _label(labels, ("node", "node_name", "host", "hostname", "pod", "instance"))}
-        rank = _label(labels, ("rank",))
-        if rank.isdecimal():
-            said |= {"rank": int(rank)}  # type: ignore[dict-item]
-        for at, text, *_ in stream["values"]:
-            entry = {"msg": str(text), "time": int(at) / 1e9} | said
-            yield int(at), json.dumps(entry, ensure_ascii=False) + "\n"
-
-
-def _label(labels: dict[str, str], names: Sequence[str]) -> str:
-    return next((str(labels[name]) for name in names if labels.get(name)), "")
+        start = max(found[-1][0], start + 1)  # lines of the same nanosecond may come twice, and none is left out

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 
 from tachograph.logs import messages, shape
 from tachograph.logs.candidates import (
     LONG_LINE,
+    PARTIAL,
     RESTART,
     SUMMARIES,
     TRACEBACK,
@@ -20,12 +23,14 @@ from tachograph.logs.candidates import (
 from tachograph.logs.line import PLAIN, LogLine, plain, with_facts
 from tachograph.logs.nccl import MARKS, NcclFacts
 from tachograph.logs.prefilter import Prefilter
-from tachograph.logs.progress import StepsAfter, labels
+from tachograph.logs.progress import STEP, StepsAfter, labels
 from tachograph.logs.ranks import NamedRanks
 from tachograph.logs.record import LogRecord, read
+from tachograph.logs.sections import LogSection, headers, sections
 from tachograph.logs.sightings import Beside, Context, Key, Scanned, Sightings, is_failure
 from tachograph.logs.times import LineTimes
 from tachograph.logs.tracebacks import TracebackEnd, Tracebacks
+from tachograph.logs.wordings import LineWordings, TracebackWordings
 
 MOST_KNOWN = 4_000
 """Lines that are known again, whatever their time."""
@@ -34,6 +39,8 @@ _SUMMARIES = frozenset(SUMMARIES)
 _OF_SUMMARY = ("exitcode ", "traceback :", "KILLED BY SIGNAL", "EXIT CODE:")
 _NCCL = frozenset(MARKS)
 _RESTART = frozenset(RESTART)
+_BEGINNINGS = tuple(text.encode() for text in (*PARTIAL, *RESTART, TRACEBACK))
+"""Texts of lines after which others are read in another way."""
 _ATTEMPT = re.compile(r"restart_count[=: ]+(\d{1,6})|(\d{1,6}) ?/ ?(\d{1,6}) attempts left")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _PREFIXES = 100
@@ -64,12 +71,19 @@ class LogScan:
         self._progress = StepsAfter(self._parsed)
         self._times = LineTimes(self._parsed)
         self._known: dict[bytes, Key | None] = {}
+        self._wordings = LineWordings()
+        self._raised = TracebackWordings()
+        self._opened: int | None = None
+        self._ended = 0, ""
         self._summary: tuple[int | None, str] = None, ""
         self._steps: frozenset[bytes] = frozenset()
+        self._headers: re.Pattern[bytes] | None = None
+        self._section = LogSection(0)
         self._attempt = context.attempt
         self._first: float | None = None
         self._lines = self._size = self._long = 0
         self._block = self._low = b""
+        self._thin = False
         self._number = self._counted = self._stepped = 0
 
     def feed(self, block: bytes) -> None:
@@ -78,24 +92,48 @@ class LogScan:
         if b"\0" in block:  # as a file that was cut while it was open for writing
             block = block.replace(b"\0", b"")
         self._long += long_lines(block, continued=not self._times.whole)
-        self._block, self._low = block, block.lower()
+        self._thin = self._thinned(block)
         self._number, self._counted, self._stepped = self._lines + 1, 0, 0
         self._times.begin(block)
         if not self._size:
             self._learn()
-        for candidate in candidates(block, self._low, every=self._is_open, channels=lambda: not self._nccl.full):
+        begins = deque(sections(block, self._headers))
+        for candidate in candidates(self._block, self._low, every=self._is_open, channels=lambda: not self._nccl.full):
             self._number += block.count(b"\n", self._counted, candidate.begin)
             self._counted = candidate.begin
+            while begins and begins[0].begin <= candidate.begin:
+                self._begin_section(begins.popleft())
             self._read(candidate)
+        while begins:
+            self._begin_section(begins.popleft())
         self._advance(len(block))
         self._lines = self._number - 1 + block.count(b"\n", self._counted)
         self._size += size
         self._times.end()
         self._block = self._low = b""
 
+    def _thinned(self, block: bytes) -> bool:
+        """Turn to the next block, and return whether most lines of settled wordings were taken out of it.
+
+        Of blocks with steps of ranks, and with lines after which others are read in another way, every line is wanted.
+        """
+        self._opened = None
+        steps = self._progress.steps
+        for wordings, others in ((self._raised, _BEGINNINGS[:-1]), (self._wordings, _BEGINNINGS)):
+            if self._headers or (self._is_open() and wordings is self._wordings):
+                break
+            thin = wordings.thin(block, steps)
+            if thin and not STEP.search(rest := thin.rest.lower()) and not any(text in rest for text in others):
+                self._block, self._low = thin.block, thin.block.lower()
+                wordings.count(thin.blank)
+                return True
+        self._block, self._low = block, block.lower()
+        return False
+
     def result(self) -> Scanned:
         """Return what was read."""
         named, kept = self._named, self._sightings
+        self._forget()
         return Scanned(
             kept.kept, self._nccl, self._size, self._lines + (not self._times.whole), self._long, kept.lost,
             self._first, self._times.last(), self._attempt,
@@ -107,6 +145,7 @@ class LogScan:
         """Learn from some lines what each begins with, which ranks there are, and when the first one came."""
         lines, later = shape.samples(self._block)
         self._shape = shape.learn(lines, self._context.written, later)
+        self._headers = headers(lines)
         self._steps = labels(lines) if self._follows else frozenset()
         self._first = self._times.first()
         self._named.sample(lines[:_PREFIXES], lambda line: self._record(line).lines[0])
@@ -119,7 +158,11 @@ class LogScan:
         """Read a line; one that was seen before at another time is counted."""
         raw, marks = candidate.raw, candidate.marks
         if self._is_open():
-            self._line(candidate)
+            self._inner(candidate)
+            return
+        self._advance(candidate.begin)
+        if not self._thin and self._wordings.counts(raw, self._progress.steps):
+            self._stepped = max(self._stepped, candidate.begin + len(raw))
             return
         if messages.is_unimportant(raw, marks):
             return
@@ -128,11 +171,26 @@ class LogScan:
             key = self._known[same]
             if key is None or (not self._progress and self._sightings.again(key)):
                 return
+        news = self._sightings.news
         key = self._line(candidate)
-        if not self._is_open():
+        if self._is_open():
+            self._opened = candidate.begin
+        else:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[same] = key
+            self._wordings.read(raw, key, self._progress.steps, new=self._sightings.news > news)
+
+    def _inner(self, candidate: Candidate) -> None:
+        """Read a line while something is open; note the wording of a traceback that nothing else stands between."""
+        news, self._ended = self._sightings.news, (0, "")
+        key = self._line(candidate)
+        if not self._is_open() and self._opened is not None:
+            raw = self._block[self._opened : candidate.begin + len(candidate.raw)]
+            lines, mood = self._ended
+            if raw.count(b"\n") + 1 == lines:
+                new = self._sightings.news > news
+                self._raised.read(raw, None if mood else key, self._progress.steps, new=new)
 
     def _line(self, candidate: Candidate) -> Key | None:
         """Read one line; return what it was counted as, None if it was not, or as several things."""
@@ -203,6 +261,7 @@ class LogScan:
             if raised
             else messages.mood(line.text, row)
         )
+        self._ended = (raised.lines, mood) if raised else (0, "")
         return self._keep(row, line, raised.frame if raised else "", mood, begin)
 
     def _told_who(self, line: LogLine, texts: set[str]) -> LogLine:
@@ -218,7 +277,22 @@ class LogScan:
         self._progress.forget()
         self._sightings.settle()
         self._attempt = attempt
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget which lines are known: the next ones are of another attempt or log."""
         self._known.clear()
+        for key, more in chain(self._wordings.forget(), self._raised.forget()):
+            self._sightings.counted(key, more)
+
+    def _begin_section(self, section: LogSection) -> None:
+        """Begin another log within the file: what failed in the one before has not been gone on after."""
+        self._advance(section.begin)
+        self._progress.forget()
+        self._sightings.settle()
+        self._forget()
+        self._tracebacks = Tracebacks()
+        self._section = section
 
     def _keep(self, row: int, line: LogLine, frame: str, mood: str, begin: int) -> Key | None:
         self._advance(begin)
@@ -230,7 +304,7 @@ class LogScan:
 
     def _advance(self, end: int) -> None:
         """Look between what was read and `end` for steps of ranks that had failed."""
-        if self._progress and end > self._stepped:
+        if self._progress and end > self._stepped and not self._thin:
             for key in self._progress.read(self._block, self._low, self._stepped, end):
                 if isinstance(key, Key):
                     self._sightings.recovered(key)
@@ -240,4 +314,8 @@ class LogScan:
         return self._placed(self._record(text).lines[0])
 
     def _placed(self, line: LogLine) -> LogLine:
-        return line if line.node or not self._context.node else line._replace(node=self._context.node)
+        """Return a line with the node and the rank that its file, or the header above it, says."""
+        if line.rank is None and self._section.rank is not None:
+            line = line._replace(rank=self._section.rank)
+        node = line.node or self._section.node or self._context.node
+        return line if node == line.node else line._replace(node=node)

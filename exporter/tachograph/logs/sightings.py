@@ -96,11 +96,14 @@ class Scanned(NamedTuple):
 
 
 class Sightings:
-    """Keeps what is seen. `by_wording`: rows whose lines are of one kind only if they are worded alike."""
+    """Keeps what is seen. `by_wording`: rows whose lines are of one kind only if they are worded alike.
+
+    `news`: lines that said more than that there was another one.
+    """
 
     def __init__(self, by_wording: Collection[int]) -> None:
         self.kept: dict[Key, Sighting] = {}
-        self.lost = 0
+        self.lost = self.news = 0
         self._by_wording = by_wording
         self._details: set[str] = set()
         self._unsettled: set[Key] = set()
@@ -115,11 +118,13 @@ class Sightings:
         ):
             self.lost += 1
             return None
-        if is_failure(row):
+        if is_failure(row) and key not in self._unsettled:
+            self.news += 1
             self._unsettled.add(key)
         if seen and not seen.recovered and not (seen.mood and not beside.mood):
             self.kept[key] = seen._replace(seen=seen.seen + 1, frame=seen.frame or beside.frame)
             return key
+        self.news += 1
         self._details.add(detail)
         count = seen.seen + 1 if seen else 1
         text = line.text.strip()[:LONGEST]
@@ -133,6 +138,11 @@ class Sightings:
             return False
         self.kept[key] = seen._replace(seen=seen.seen + 1)
         return True
+
+    def counted(self, key: Key, more: int) -> None:
+        """Add further lines of a key."""
+        if key in self.kept:
+            self.kept[key] = self.kept[key]._replace(seen=self.kept[key].seen + more)
 
     def recovered(self, key: Key) -> None:
         """Note that the rank of a failure went on."""

@@ -39,7 +39,7 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 class TracebackEnd(NamedTuple):
     """The end of a traceback: where its exception was raised, its text, its prefix, and that of all of its lines.
 
-    `frame`: outside installed packages, if possible; `inner`: wherever that is.
+    `frame`: outside installed packages, if possible; `inner`: wherever that is; `lines`: how many it has.
     """
 
     frame: str
@@ -47,6 +47,7 @@ class TracebackEnd(NamedTuple):
     text: str
     prefix: str
     alike: str
+    lines: int
 
 
 @dataclass
@@ -105,7 +106,7 @@ class Tracebacks:
                 if "sub-exception" in rest:  # the group's own, above those that it holds
                     return True
                 self._close(entry.prefix)
-                return TracebackEnd(entry.frame, entry.last, rest, line[:end], entry.prefix)
+                return TracebackEnd(entry.frame, entry.last, rest, line[:end], entry.prefix, entry.lines + 2)
         while self._open:
             oldest = next(iter(self._open.values()))
             if self._read - oldest.touched <= FOREIGN + _EACH * len(self._open):

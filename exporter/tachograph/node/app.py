@@ -186,8 +186,13 @@ class Exporter:
         if self._keeper is not None:
             self._keeper.tick()
         self._table.tick()
+        self.look_at_gpus()
         for uid in self._withheld:
             self._table.shares.exceeded(uid, "series")
+
+    def look_at_gpus(self) -> None:
+        """Note what conclusions about GPUs rest on; replays do it on their own clock."""
+        self._shown_gpus.look()
 
     async def _read_gpus(self) -> None:
         try:
@@ -216,9 +221,11 @@ class Exporter:
         samples: list[Sample | HistogramSample] = []
         try:
             samples, self._withheld = fit(list(self._table.blocks(self._rank_series)), self._most_series)
+            on_gpus = list(self._table.on_gpus())
             samples += [
                 Sample(catalog.SERIES_WITHHELD, (), self._withheld.total()),
-                *self._table.on_gpus(),
+                *on_gpus,
+                *self._shown_gpus.clocks(on_gpus),
                 *self._table.counts(),
             ]
         except Exception:  # noqa: BLE001 - a bug in the handling of ranks must not hide the GPUs
@@ -256,8 +263,8 @@ class Exporter:
     def _judged(self, may_read: MayRead) -> NodeJudgement:
         from tachograph.node.judgement.node import NodeJudgement  # late: see above
 
-        source = self._source
-        return NodeJudgement(node_name(), self._table, source.gpus(), source.snapshot(), self._clock, may_read=may_read)
+        gpus, snapshot = self._source.gpus(), self._shown_gpus.snapshot()
+        return NodeJudgement(node_name(), self._table, gpus, snapshot, self._clock, may_read=may_read)
 
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from tachograph.catalog import index as catalog
 from tachograph.node.clock import Clock
 from tachograph.node.config import Config
+from tachograph.node.gpu.conclusions.gpu_conclusions import GpuConclusions
 from tachograph.node.gpu.dcgm import dcgm_samples
 from tachograph.node.gpu.job_mapping import JobMapping
 from tachograph.node.ranks.rank_gpus import GpuFacts
@@ -120,10 +122,28 @@ class ShownGpus:
         folder = config.gpu_job_mapping_dir
         self._jobs = JobMapping(folder) if folder is not None else None
         self._jobs_failed = False
+        self._conclusions = GpuConclusions()
+
+    def look(self) -> None:
+        """Note what conclusions rest on, if it is time to."""
+        now = self._clock.monotonic()
+        if self._conclusions.is_due(now) and (snapshot := self._source.snapshot()) is not None:
+            self._conclusions.look(snapshot, now)
+
+    def clocks(self, on_gpus: Iterable[Sample]) -> Iterable[Sample]:
+        """Return at which clocks GPUs work for runs, given the samples of the ranks on GPUs."""
+        return self._conclusions.clocks(on_gpus, self._clock.monotonic())
+
+    def snapshot(self) -> GpuSnapshot | None:
+        """Return the last collection, and what is concluded of it and of those before."""
+        snapshot = self._source.snapshot()
+        if snapshot is None:
+            return None
+        return replace(snapshot, samples=(*snapshot.samples, *self._conclusions.samples(self._clock.monotonic())))
 
     def samples(self) -> list[Sample]:
         """Return the current samples."""
-        snapshot = self._source.snapshot()
+        snapshot = self.snapshot()
         samples: list[Sample] = []
         if snapshot is not None:
             samples += snapshot.samples if self._detail else shown(snapshot.samples)

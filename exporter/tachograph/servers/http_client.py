@@ -65,32 +65,120 @@ def ask(
     `timeout`: seconds to connect, to the first byte, and for the whole body. `most`: bytes of the largest body that is
     accepted. `packed`: return a body that the server sends as gzip without unpacking it.
     """
-    import requests  # here, not above: the --help of a command does not need it
+    handled = sys.exc_info()[1]
+    try:
+        with _Exchange(url, method, body, kind) as exchange:
+            return exchange.answer(timeout, most, packed=packed)
+    except _failures() as error:
+        raise HttpError(_short(_reason(error, timeout, handled))) from error
+
+
+class KeptPage:
+    """A page that is asked for again and again over one connection, by one thread at a time.
+
+    What a connection does not survive is forgotten with it: the next question reads names, certificate authorities and
+    passwords anew.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._exchange: _Exchange | None = None
+
+    def ask(self, timeout: float, *, most: int = MOST_BYTES) -> HttpResponse:
+        """Return the page as `ask` does; raise HttpError.
+
+        A server may close a connection just as it is used again: then it is asked once more over a new one.
+        """
+        handled = sys.exc_info()[1]
+        try:
+            return self._answer(timeout, most)
+        except _failures() as error:
+            raise HttpError(_short(_reason(error, timeout, handled))) from error
+
+    def _answer(self, timeout: float, most: int) -> HttpResponse:
+        kept, self._exchange = self._exchange, None
+        if kept is not None and kept.is_outdated():
+            kept.close()
+        elif kept is not None:
+            try:
+                return self._by(kept, timeout, most)
+            except _failures() as error:
+                if not any(isinstance(each, (ConnectionResetError, BrokenPipeError)) for each in _causes(error, None)):
+                    raise
+        return self._by(_Exchange(self._url), timeout, most)
+
+    def _by(self, exchange: _Exchange, timeout: float, most: int) -> HttpResponse:
+        """Return the answer by an exchange, which is kept if that is as it should be."""
+        is_kept = False
+        try:
+            answer = exchange.answer(timeout, most)
+            is_kept = answer.status == http.client.OK
+        finally:
+            if is_kept:
+                self._exchange = exchange
+            else:
+                exchange.close()
+        return answer
+
+    def close(self) -> None:
+        """Close the connection; the next question makes another one."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.close()
+
+
+class _Exchange:
+    """A request, ready to be sent over a connection of its own, which is made when it is first sent."""
+
+    def __init__(self, url: str, method: str = "GET", body: bytes | None = None, kind: str = "") -> None:
+        import requests  # here, not above: the --help of a command does not need it
+
+        self._session = session = requests.Session()
+        self._parts = urlsplit(url)
+        self._own = unix_socket_of(self._parts) or _own_exporter(self._parts)
+        if self._own is not None:
+            url = urlunsplit(("http", "localhost", self._parts.path, self._parts.query, ""))
+            session.mount("http://", _through(self._own))
+        session.trust_env = not _is_loopback(url)
+        session.verify = _authorities()
+        headers = {"Accept-Encoding": "gzip", "User-Agent": f"tachograph/{__version__}"}
+        if kind:
+            headers["Content-Type"] = kind
+        self._request = session.prepare_request(requests.Request(method, url, data=body, headers=headers))
+        assert self._request.url is not None
+        self._settings = session.merge_environment_settings(self._request.url, {}, True, None, None)
+        self._adapter = session.get_adapter(self._request.url)
+
+    def __enter__(self) -> _Exchange:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def is_outdated(self) -> bool:
+        """Return whether this node's exporter can be asked through its unix socket by now, and is not."""
+        return self._own is None and _own_exporter(self._parts) is not None
+
+    def answer(self, timeout: float, most: int, *, packed: bool = False) -> HttpResponse:
+        """Send the request and return the response; raise HttpError or one of `_failures`."""
+        with self._adapter.send(self._request, timeout=timeout, **self._settings) as response:
+            if response.is_redirect:
+                raise HttpError(f"it redirects to {_short(response.headers['Location'])}")
+            found = b"".join(_chunks(response.raw, timeout, most, packed=packed))
+            encoding = response.headers.get("Content-Encoding", "") if packed else ""
+            media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+            return HttpResponse(response.status_code, _short(response.reason or ""), media, found, encoding)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what a request raises that fails."""
     import urllib3
 
-    handled = sys.exc_info()[1]
-    headers = {"Accept-Encoding": "gzip", "User-Agent": f"tachograph/{__version__}"}
-    try:
-        with requests.Session() as session:
-            parts = urlsplit(url)
-            path = unix_socket_of(parts) or _own_exporter(parts)
-            if path is not None:
-                url = urlunsplit(("http", "localhost", parts.path, parts.query, ""))
-                session.mount("http://", _through(path))
-            session.trust_env = not _is_loopback(url)
-            session.verify = _authorities()
-            request = {**headers, "Content-Type": kind} if kind else headers
-            with session.request(
-                method, url, data=body, headers=request, timeout=timeout, allow_redirects=False, stream=True
-            ) as response:
-                if response.is_redirect:
-                    raise HttpError(f"it redirects to {_short(response.headers['Location'])}")
-                found = b"".join(_chunks(response.raw, timeout, most, packed=packed))
-                encoding = response.headers.get("Content-Encoding", "") if packed else ""
-                media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-                return HttpResponse(response.status_code, _short(response.reason or ""), media, found, encoding)
-    except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-        raise HttpError(_short(_reason(error, timeout, handled))) from error
+    return (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
 
 
 def without_password(url: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.catalog.rank import FAILURE_CATEGORIES as CATEGORIES
+from tachograph.signatures import likeness
 from tachograph.signatures.evidence import LEAST, LEAST_REPORTED, Scales, WordWeight, compiled
 
 ROLES = ("root", "confirmation", "cascade", "advice")
@@ -42,7 +43,7 @@ _FIELDS = {
     "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
     "handled", "despite", "words", "frames", "cause", "next",
 }  # fmt: skip
-_KINDS = ("exception", "level")
+_KINDS = ("exception", "level", "said")
 _PLAIN = re.compile(r"[\w /'<>&,=#%!~@\"-]+")
 """A pattern that is a mere text: it is looked for as if it stood in `find`, too."""
 
@@ -94,7 +95,7 @@ class SignatureTable(NamedTuple):
     """The rows in their order, the version of the table, and which rows each text of `find` leads to.
 
     `general`: the rows with `words` and those behind them; `scales`: weighs what speaks for the former.
-    `exception` and `level`: what a line looks like that reports an error.
+    `exception` and `level`: what a line looks like that reports an error, `said`: one that may.
     """
 
     version: str
@@ -105,6 +106,7 @@ class SignatureTable(NamedTuple):
     scales: Scales
     exception: re.Pattern[str]
     level: re.Pattern[str]
+    said: re.Pattern[str]
 
     def mood(self, line: str, row: int) -> str:
         """Return which of MOODS a line has that a row (-1: none) matched, "" if it means what it says."""
@@ -118,11 +120,16 @@ class SignatureTable(NamedTuple):
         """Return which of HANDLED a line says of what stands beside it, "" if it says neither."""
         return next((name for name in HANDLED if self.moods[name].search(line)), "")
 
-    def classify(self, line: str, frame: str = "") -> LogSignature | None:
-        """Return the first row that matches one line, None if there is none; `frame`: where an exception was raised."""
+    def classify(self, line: str, frame: str = "", *, failed: bool = False) -> LogSignature | None:
+        """Return the row of one line, None if there is none; `frame`: where an exception was raised.
+
+        `failed`: it is of something that failed, so that plain sentences are weighed, too.
+        """
         low = line[:LONGEST].lower()
         found = (number for number, row in enumerate(self.rows) if any(text in low for text in row.find))
         number = self.decide(line, found, raised=bool(frame or _DOTTED.match(line)), frame=frame)
+        if number is None and failed and self.said.search(low):
+            number = self.scales.weigh(line[:LONGEST], frame, LEAST, 2.0)
         return None if number is None else self.rows[number]
 
     def decide(self, line: str, found: Iterable[int], *, raised: bool = False, frame: str = "") -> int | None:
@@ -159,11 +166,11 @@ class SignatureTable(NamedTuple):
 @cache
 def table() -> SignatureTable:
     """Return the table that is shipped, read once."""
-    return parse(PATH.read_text(encoding="utf-8"))
+    return parse(PATH.read_text(encoding="utf-8"), likeness.read())
 
 
-def parse(text: str) -> SignatureTable:
-    """Return the table of a YAML text; raise SignatureError."""
+def parse(text: str, counts: likeness.WordCounts | None = None) -> SignatureTable:
+    """Return the table of a YAML text; raise SignatureError. `counts`: the words that speak for its general rows."""
     import yaml  # here, not above: the --help of the command does not need it
 
     try:
@@ -187,11 +194,12 @@ def parse(text: str) -> SignatureTable:
     errors = content.get("errors", {})
     if not isinstance(errors, dict) or set(errors) - set(_KINDS):
         raise SignatureError(f"errors: expected {' and '.join(_KINDS)}")
-    exception, level = (_pattern(errors.get(kind, []), 0, f"errors: {kind}") or _NEVER for kind in _KINDS)
+    exception, level, said = (_pattern(errors.get(kind, []), 0, f"errors: {kind}") or _NEVER for kind in _KINDS)
     general = range(next((number for number, row in enumerate(rows) if row.evidence), len(rows)), len(rows))
+    alike = likeness.Likeness(counts or {}, {row.name: number for number, row in enumerate(rows) if row.evidence})
     made = SignatureTable(
         str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms,
-        general, Scales([one for row in rows for one in row.evidence]), exception, level,
+        general, Scales([one for row in rows for one in row.evidence], alike), exception, level, said,
     )  # fmt: skip
     if hidden := shadowed(made):
         raise SignatureError("; ".join(hidden))
@@ -208,9 +216,14 @@ def shadowed(made: SignatureTable) -> list[str]:
     ]
 
 
-def classify(text: str, frame: str = "") -> LogSignature | None:
-    """Return what a text says, from the line of it that tells most; None if no line is known."""
+def classify(text: str, frame: str = "", *, failed: bool = False) -> LogSignature | None:
+    """Return what a text says, from the line of it that tells most; None if no line is known.
+
+    `failed`: it is of something that failed, so that plain sentences count if nothing else does.
+    """
     found = [row for line in text.splitlines() if (row := table().classify(line, frame))]
+    if not found and failed:
+        found = [row for line in text.splitlines() if (row := table().classify(line, frame, failed=True))]
     return min(found, key=lambda row: row.order, default=None)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from tachograph.catalog.run import TOLD_REASONS
-from tachograph.supervise.launcher import Launcher, Outlook
+from tachograph.supervise.launcher import FT_LAUNCHER, Launcher, Outlook
 from tachograph.supervise.memory import EXTERNAL, FINISHED
 from tachograph.supervise.observer import RunObserver
 from tachograph.supervise.run_seen import RunSeen, Silent, Unknown, nothing_seen
@@ -27,6 +27,9 @@ LOST_SECONDS = 420.0
 
 ASKED_TO_END = {-number for number in ENDING} | {128 + number for number in ENDING}
 """Statuses of a command that somebody asked to end."""
+
+NOT_AGAIN = 93
+"""The status with which NVIDIA's ft_launcher ends a job that its scheduler is not to start again."""
 
 
 def known_outlook(
@@ -73,7 +76,7 @@ class Aftermath:
             return FINISHED
         # The status of an srun is that of its tasks, which it asks to end itself after one has failed.
         was_asked = status in ASKED_TO_END and (not training.job or (status or 0) < 0)
-        if self._signals.told or was_asked or self.withdrawn:
+        if self._signals.told or was_asked or self.withdrawn or self._declines(status):
             return EXTERNAL
         if isinstance(self.seen, Unknown) or (status or 0) < 0:  # a launcher that died: its ranks were ended by us
             return ""
@@ -106,8 +109,14 @@ class Aftermath:
             return self.withdrawn
         if how == FINISHED:
             return "the command has finished"
+        if self._declines(status):
+            return f"{FT_LAUNCHER} ended with status {status}, which says that the job is not to be started again"
         names = listed([signal.Signals(number).name for number in self._signals.told])
         return f"ended from outside, by {names or status_words(status)}: left alone, and no part of the budget"
+
+    def _declines(self, status: int | None) -> bool:
+        """Return whether a launcher with restarts of its own says that there should be no others."""
+        return status == NOT_AGAIN and self._launcher.outlook(()).restarter == FT_LAUNCHER
 
     def _loss(self, seen: RunSeen) -> RunFinding:
         """Return the finding that nodes are lost as a whole, with whatever ran on them, as their scheduler says."""

@@ -6,14 +6,15 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 from tachograph.files.unreadable import UNREADABLE
-from tachograph.servers.http_client import HttpError, HttpResponse, ask, without_password
+from tachograph.servers.http_client import HttpError, HttpResponse, KeptPage, without_password
 from tachograph.supervise.run_seen import (
     WITHHELD,
     CheckpointSeen,
@@ -36,6 +37,40 @@ ASK_SECONDS, LOOK_SECONDS = 3.0, 10.0
 """For each part of an answer, and for all of it: one that came byte by byte would keep signals waiting."""
 
 
+class _AskedPage:
+    """A page that is asked for beside the supervisor's loop, in one thread and over one connection for all questions.
+
+    A thread for each question would double what one costs, as each has its own memory.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._page = KeptPage(url)
+        self._questions: SimpleQueue[Future[HttpResponse]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: Future[HttpResponse] | None = None
+
+    def ask(self) -> Future[HttpResponse]:
+        """Return what will hold the answer, or what went wrong; a question that is still open is not asked again."""
+        answered: Future[HttpResponse] = Future()
+        if self._last is not None and not self._last.done():
+            answered.set_exception(HttpError("the last question is still open"))
+            return answered
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._answer, daemon=True)
+            self._thread.start()
+        self._last = answered
+        self._questions.put(answered)
+        return answered
+
+    def _answer(self) -> None:
+        while True:
+            answered = self._questions.get()
+            try:
+                answered.set_result(self._page.ask(ASK_SECONDS, most=MOST_BYTES))
+            except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
+                answered.set_exception(error)
+
+
 class FindingSource:
     """The exporter at an address, asked for one run under the last of these names by which it shows one.
 
@@ -43,10 +78,10 @@ class FindingSource:
     """
 
     def __init__(self, address: str, names: Iterable[str], node: str = "") -> None:
-        self._address, self._names, self._shown = address, tuple(names), without_password(address)
+        self._names, self._shown = tuple(names), without_password(address)
         self._node = node
         self._earlier: dict[int, RankSeen] = {}
-        self._question: threading.Thread | None = None
+        self._asked = _AskedPage(address + PATH)
         self._answered: Future[HttpResponse] = Future()
         self._until = 0.0
 
@@ -62,13 +97,7 @@ class FindingSource:
 
     def ask(self) -> None:
         """Ask the exporter, unless the last question is still open; what it answers is taken by one of the others."""
-        self._answered, self._until = Future(), time.monotonic() + LOOK_SECONDS
-        if self._question is not None and self._question.is_alive():
-            self._answered.set_exception(HttpError("the last question is still open"))
-            return
-        given = (self._address + PATH, self._answered)
-        self._question = threading.Thread(target=_ask_for, args=given, daemon=True)
-        self._question.start()
+        self._answered, self._until = self._asked.ask(), time.monotonic() + LOOK_SECONDS
 
     def note_earlier(self) -> None:
         """Take all ranks that are in the answer for those of earlier attempts."""
@@ -114,14 +143,6 @@ class FindingSource:
             return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
 
 
-def _ask_for(url: str, answered: Future[HttpResponse]) -> None:
-    """Ask for a page, and hand over its answer or what went wrong."""
-    try:
-        answered.set_result(ask(url, ASK_SECONDS, most=MOST_BYTES))
-    except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
-        answered.set_exception(error)
-
-
 def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
     """Return whether a rank is a later process than that one; an exporter that was restarted may count from 0 again."""
     return rank.restarts > earlier.restarts or (bool(rank.pid and earlier.pid) and rank.pid != earlier.pid)
@@ -133,8 +154,8 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
     run = next((shown[name] for name in reversed(names) if name in shown), None)
     if run is None:
         return NotThere(f"no rank of run {names[0]} has reported to the exporter")
-    broken = {gpu["uuid"] for gpu in said["gpus"] if gpu["trouble"]}
-    ranks = [replace(_rank(rank), node=node, has_gpu_trouble=rank["uuid"] in broken) for rank in run["ranks"]]
+    broken = {gpu["uuid"] for gpu in said["gpus"] if gpu.get("broken")}
+    ranks = [_rank(rank, node, broken) for rank in run["ranks"]]
     uuids = {rank.uuid for rank in ranks if rank.uuid}
     of_node = f" of {node}" if node else ""
     return RunSeen(
@@ -157,7 +178,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
             f"GPU {gpu['gpu']}{of_node} {text}"
             for gpu in said["gpus"]
             if gpu["uuid"] in uuids
-            for text in gpu["trouble"]
+            for text in gpu.get("broken", ())
         ),
         node=_text(said["node"]),
         spiked_step=_whole(run.get("spiked_step")),
@@ -175,7 +196,8 @@ def _checkpoint(said: Mapping[str, Any]) -> CheckpointSeen:
     )
 
 
-def _rank(said: Mapping[str, Any]) -> RankSeen:
+def _rank(said: Mapping[str, Any], node: str, broken: Collection[str]) -> RankSeen:
+    """Return a rank of a node, which has these broken GPUs."""
     return RankSeen(
         rank=int(said["rank"]),
         restarts=int(said["restarts"]),
@@ -196,6 +218,8 @@ def _rank(said: Mapping[str, Any]) -> RankSeen:
         job_id=_text(said.get("job_id", "")),
         own_pid=_text(said.get("own_pid", "")),
         process_started=_text(said.get("process_started", "")),
+        node=node,
+        has_gpu_trouble=said["uuid"] in broken,
     )
 
 

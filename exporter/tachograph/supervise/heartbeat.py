@@ -30,7 +30,7 @@ Facts = Mapping[str, object]
 
 
 def facts_of(ledger: Ledger, policy: Policy, blind_seconds: float, now: float) -> Facts:
-    """Return what a frame says: the mode, for how long nothing has been known, and the totals."""
+    """Return what a frame says: the mode, for how long nothing has been known, the totals, what waits for a person."""
     memory, totals = ledger.memory, ledger.memory.totals
     actions: dict[str, dict[str, int]] = {}
     for (action, outcome), count in totals.actions.items():
@@ -38,10 +38,14 @@ def facts_of(ledger: Ledger, policy: Policy, blind_seconds: float, now: float) -
     left = min(
         policy.restarts.per_hour - memory.cost(now, HOUR), policy.restarts.per_run - memory.cost(now, EVER),
     )  # fmt: skip
+    asked = [
+        {"id": one["id"], "action": one["action"], "seconds": round(max(now - one["time"], 0.0), 1)}
+        for one in memory.unfinished.asked.values()
+    ]
     return {
         "mode": FAILED if ledger.has_failed else ledger.mode, "blind_seconds": round(blind_seconds, 1),
         "restarts_left": max(left, 0), "actions": actions, "recovery_seconds": totals.recovery_seconds,
-        "lost_steps": totals.lost_steps,
+        "lost_steps": totals.lost_steps, "saved_gpu_seconds": round(totals.saved_gpu_seconds, 1), "questions": asked,
     }  # fmt: skip
 
 

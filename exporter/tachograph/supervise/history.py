@@ -20,7 +20,7 @@ from tachograph.supervise.journal import (
     Entry,
 )
 from tachograph.supervise.memory import EVER, FINISHED, HOUR, remember
-from tachograph.supervise.totals import ASKED, DECIDED, HELD, WOULD, JournalTotals
+from tachograph.supervise.totals import ASKED, DECIDED, HELD, PERSON_SECONDS, WOULD, JournalTotals
 from tachograph.supervise.triggers import words
 from tachograph.text.humanize import age, count, listed, plural, utc
 
@@ -41,9 +41,16 @@ def lines(entries: Sequence[Entry], now: float) -> list[str]:
         suspect = [count(step) for step, entry in checkpoints.items() if entry["suspect"]]
         also = f"; suspect: {listed(suspect)}" if suspect else ""
         found.append(f"checkpoints: newest good one of step {count(max(good, default=None))}{also}")
-    if judged := _judged(memory.totals):
-        found.append(judged)
+    found += [line for line in (_judged(memory.totals), _saved(memory.totals)) if line]
     return found
+
+
+def _saved(totals: JournalTotals) -> str:
+    """Return what restarts have saved, empty if that is nothing."""
+    if not totals.saved_gpu_seconds:
+        return ""
+    hours = totals.saved_gpu_seconds / 3600
+    return f"GPU-hours saved: {hours:.3g}, against a person who restarts the run in {age(PERSON_SECONDS)}"
 
 
 def _judged(totals: JournalTotals) -> str:

@@ -71,12 +71,12 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "ranks": _are(int), "step": _STEP, "text": _TEXT, "trigger": _TEXT, "action": _TEXT,
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
     "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
-    "seconds": _is_seconds, "lost_steps": _is_count, "verdict": _TEXT,
+    "seconds": _is_seconds, "lost_steps": _is_count, "gpus": _is_count, "verdict": _TEXT,
     "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool), "skip": _are(int, 2),
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
-_OPTIONAL = ("nodes", "left_out", "job", "skip")
-"""What some entries have beside that: those of a run in a Slurm job, and of steps that are left out."""
+_OPTIONAL = ("nodes", "left_out", "job", "skip", "gpus")
+"""What some entries have beside that: those of a run in a Slurm job, of steps that are left out, and of a recovery."""
 _NEEDED: Mapping[str, Sequence[str]] = {
     SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
     BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),

@@ -32,10 +32,13 @@ class Outlook:
     lost: tuple[str, ...] = ()
 
 
+FT_LAUNCHER = "ft_launcher"
+
+
 def restarter(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return which program of a command restarts ranks on its own: NVIDIA's ft_launcher or torchft; empty if none."""
-    if any(Path(word).name == "ft_launcher" for text in command for word in text.split()):
-        return "ft_launcher"
+    if any(Path(word).name == FT_LAUNCHER for text in command for word in text.split()):
+        return FT_LAUNCHER
     return "torchft" if environment.get("TORCHFT_LIGHTHOUSE") else ""
 
 

@@ -15,6 +15,7 @@ from tachograph.supervise.decision import Decision, Situation
 from tachograph.supervise.journal import DECISION, FAULT, OUTCOME, RECOVERED, Journal
 from tachograph.supervise.memory import remember, take
 from tachograph.supervise.policy import LEAVE
+from tachograph.supervise.run_seen import RunSeen
 from tachograph.supervise.totals import HELD
 from tachograph.supervise.unfinished import QUESTION
 
@@ -76,13 +77,17 @@ class Ledger:
         self.write(OUTCOME, id=number, action=QUESTION, ok=False, text=f"withdrawn: {why}")
         self._say(f"the question {number} about run {run} is withdrawn: {why}")
 
-    def note_steps(self, first: int | None, step: int | None) -> None:
+    def note_steps(self, first: int | None, seen: RunSeen) -> None:
         """Note that the training goes on after a restart, once it has made a step after the first that was seen."""
+        step = seen.step
         if self.memory.recovering is None or first is None or step is None or step <= first:
             return
         found, best = self.memory.recovering
         seconds, lost = max(self._now() - found, 0.0), max((best or 0) - first, 0)
-        self.write(RECOVERED, attempt=self.memory.attempts - 1, seconds=round(seconds, 1), lost_steps=lost)
+        self.write(
+            RECOVERED, attempt=self.memory.attempts - 1, seconds=round(seconds, 1), lost_steps=lost,
+            gpus=len(seen.ranks),
+        )  # fmt: skip
 
     def fault(self, error: Exception) -> None:
         """Say that this supervisor has failed; after the third time nothing is acted upon any more."""

@@ -65,7 +65,7 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
         replace(
             shown[0],
             times=tuple(time for part in shown for time in part.times),
-            state=min((part.state for part in shown), key=_place),
+            state=_state([part.state for part in shown]),
             world_size=max(part.world_size for part in shown),
             seconds_without_step=min(without_step, default=None),
             hang_limit=max(part.hang_limit for part in shown),
@@ -104,6 +104,16 @@ def _common(parts: Sequence[Sequence[CheckpointSeen]]) -> tuple[CheckpointSeen, 
 def _age(rank: RankSeen) -> float:
     """Return for how long a rank has ended, below 0 for one that has not."""
     return -1.0 if rank.ended_seconds is None else rank.ended_seconds
+
+
+def _state(states: Sequence[str]) -> str:
+    """Return the worst state; a run hangs only once none of its nodes gives it time, as one does after a pause there.
+
+    That is what the rules take, too: the least time without a step (prometheus/src/progress.yml).
+    """
+    if "hung" in states and "running" in states:
+        states = ["overdue", *(state for state in states if state != "hung")]
+    return min(states, key=_place)
 
 
 def _place(state: str) -> int:

@@ -295,7 +295,7 @@ class Supervisor:
         finding = worst(seen)
         self._hindsight.look(seen, finding)
         if finding is None or finding.trigger in OF_ALERTS:
-            self._ledger.note_steps(self._observer.first_step, seen.step)
+            self._ledger.note_steps(self._observer.first_step, seen)
         if finding is None:
             self._pending.withdraw(unsure=seen.alerts is None)
             return False, None

@@ -14,15 +14,20 @@ WOULD, ASKED, DECIDED, HELD = "would", "asked", "act", "held"
 DONE, NOT_DONE = "done", "failed"
 """What comes of carrying one of its actions out."""
 
+PERSON_SECONDS = 900.0
+"""How long a run stands still until a person who is paged has restarted it: 5 minutes to answer, as a page asks for,
+and 10 to look and to act. A restart of ours saves what is left of that, for each rank; a slower one saves nothing."""
+
 
 @dataclass
 class JournalTotals:
-    """The counts; `recovery_seconds` is the last time to recover."""
+    """The counts; `recovery_seconds` is the last time to recover. A rank counts as a GPU."""
 
     actions: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By action and by what came of it, for shadow mode also by what was judged of it later."""
 
     lost_steps: int = 0
+    saved_gpu_seconds: float = 0.0
     recovery_seconds: float | None = None
     unjudged: dict[str, Entry] = field(default_factory=dict)
     """Decisions of shadow mode, by id, of which it is not known yet whether they would have been right."""
@@ -42,6 +47,7 @@ class JournalTotals:
         elif kind == RECOVERED:
             self.recovery_seconds = entry["seconds"]
             self.lost_steps += entry["lost_steps"]
+            self.saved_gpu_seconds += entry.get("gpus", 0) * max(PERSON_SECONDS - entry["seconds"], 0.0)
         elif kind == JUDGED:
             self.actions[entry["action"], entry["verdict"]] += 1
             self.unjudged.pop(entry["id"], None)

@@ -104,8 +104,8 @@ def worst(run: RunSeen) -> RunFinding | None:
 
 def worst_of_nodes(run: RunSeen) -> RunFinding | None:
     """Return the same of what nodes conclude, which is all that counts of a command that has ended."""
-    for trigger in ALERTS:
-        if trigger in OF_NODES and (ranks := OF_NODES[trigger](run)):
+    for trigger, ranks_of in OF_NODES.items():
+        if ranks := ranks_of(run):
             return _of_node(trigger, run, ranks)
     return None
 

@@ -17,9 +17,10 @@ from tachograph.servers.prometheus_api import Prometheus, PrometheusError
 from tachograph.servers.server_address import exporter_url
 from tachograph.text import humanize
 from tachograph.top.node_source import NodeSource, default_exporter
-from tachograph.top.overview import Overview, RankRow, SourceError
+from tachograph.top.overview import Overview, RankRow, RunSummary, SourceError
 from tachograph.triage.findings import NONE, AskedSource, QuestionAnswer, Triage, TriageFinding
 from tachograph.triage.modes import MODES
+from tachograph.triage.refinements import STALLED_IN
 
 STATES: Mapping[str, tuple[str, str, str]] = {
     "hung": ("page", "software", "communication_stall"),
@@ -76,7 +77,7 @@ def of_exporters(run: str, addresses: Sequence[str]) -> Triage:
         evidence += _evidence(run, seen)
         place = list(STATES).index(here.state) if here.state in STATES else worst
         if place < worst:
-            worst, found.finding = place, _finding(run, seen, here.state)
+            worst, found.finding = place, _finding(here, seen)
     if evidence:
         wrong = found.finding.wrong
         found.answers = (
@@ -86,9 +87,12 @@ def of_exporters(run: str, addresses: Sequence[str]) -> Triage:
     return found
 
 
-def _finding(run: str, seen: Overview, state: str) -> TriageFinding:
+def _finding(here: RunSummary, seen: Overview) -> TriageFinding:
+    state = here.state
     severity, category, mode = STATES[state]
-    ranks = [one for one in seen.ranks if one.run == run]
+    ranks = [one for one in seen.ranks if one.run == here.name]
+    if here.why and mode == "communication_stall":
+        return _stall(here, [one for one in ranks if "culprit" in one.marks], severity)
     named = [one for one in ranks if one.weight > 4] if state != "running" else []
     marked = [(one, mark) for one in ranks for mark in one.marks if mark in MARKS]
     if state == "running" and marked:
@@ -102,6 +106,16 @@ def _finding(run: str, seen: Overview, state: str) -> TriageFinding:
     return TriageFinding(
         severity, category, mode, words, None, tuple(str(one.rank) for one in named),
         pid=next((one.pid for one in named if one.pid), ""),
+    )  # fmt: skip
+
+
+def _stall(here: RunSummary, culprits: Sequence[RankRow], severity: str) -> TriageFinding:
+    """Return what a node says of a run without a step: alone in its run, a rank waits for nobody."""
+    what = "stands still" if here.world_size == 1 else "communication stall"
+    category = next((STALLED_IN.get(one.phase, "software") for one in culprits), "software")
+    return TriageFinding(
+        severity, category, "communication_stall", f"{what}: {here.why}", None,
+        tuple(str(one.rank) for one in culprits), pid=next((one.pid for one in culprits if one.pid), ""),
     )  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def _summary(screen: Screen, recoveries: Sequence[Recovery]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for one in recoveries:
         table.add_row(
-            one.fault.text, ALERTS.get(one.trigger or "", ("nothing",))[0], words(one.action or "none"),
+            one.fault.text, ALERTS.get(one.trigger or "", ("nothing",))[-1], words(one.action or "none"),
             count(one.from_step), duration(one.seconds) if one.is_over else Text("✗ not recovered", "bold red"),
             duration(one.load_seconds), count(one.lost_steps),
         )  # fmt: skip

@@ -79,6 +79,7 @@ class VirtualNode:
         """Run the exporter's tick, which it does once a second."""
         self._catch_up()
         self._exporter.table.tick()
+        self._exporter.look_at_gpus()
 
     def samples(self) -> Iterator[Sample | HistogramSample]:
         """Yield the samples of a scrape now."""
@@ -98,4 +99,5 @@ class VirtualNode:
         while self._ticked + TICK_SECONDS <= now:
             self._now = self._ticked = self._ticked + TICK_SECONDS
             self._exporter.table.tick()
+            self._exporter.look_at_gpus()
         self._now = now

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import sys
 import weakref
 from typing import Any
 
 import pytest
 
 from tachograph.catalog.rank import PHASES
+from tachograph.client.core import pinned
 from tachograph.client.core.counters import Counter
 from tachograph.client.core.garbage import GarbageTag
 from tachograph.client.core.phases import PhaseClock
@@ -339,6 +341,51 @@ def test_a_broken_gpu_raises_nothing(step: Step, cuda: Cuda) -> None:
     cuda.broken = True
     step.log(loss=1.0)
     assert number(step.logged[0][1]["loss"]) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_memory_that_cannot_be_had_raises_nothing(step: Step, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the copy that never came to be, when it goes."""
+    monkeypatch.setattr(sys.modules["torch"], "empty", lambda *shape, **how: 1 // 0)
+    step.log(loss=Tensor(1.0))
+    assert step.logged.pop()[1] == {"loss": None}
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_pinned_memory_is_never_freed(step: Step, cuda: Cuda, *, broken: bool) -> None:
+    """Not of a value that was read, not of one under way, nor of one that failed: PyTorch would end the process."""
+    cuda.done.add(1)
+    for value in (1.0, 2.0, 3.0):
+        step.log(loss=Tensor(value))
+    assert number(step.logged.pop()[1]["loss"]) == 1.0
+    cuda.broken = broken
+    step.log(loss=Tensor(4.0))
+    step.logged.clear()
+    step._pending.clear()
+    pinned._places.clear()
+    gc.collect()
+    assert all(host() is not None for host in cuda.hosts)
+
+
+def test_pinned_memory_is_used_again(step: Step, cuda: Cuda) -> None:
+    """For the next value once one was read, or was let go and has arrived since; never while a copy is under way."""
+    cuda.all_done = True
+    for value in range(100):
+        step.log(loss=Tensor(value), grad_norm=Tensor(value))
+        read = [number(reading) for _, values in step.logged for reading in values.values()]
+        assert read == [value - 1.0] * len(read)
+        step.logged.clear()
+    assert len(cuda.hosts) == 4
+    cuda.all_done = False
+    for value in range(PENDING_LIMIT + 50):
+        step.log(loss=Tensor(value))
+    under_way = len(cuda.hosts)
+    assert under_way >= PENDING_LIMIT
+    cuda.all_done = True
+    for value in range(PENDING_LIMIT):
+        step.log(loss=Tensor(value))
+        step.logged.clear()
+    assert len(cuda.hosts) == under_way
 
 
 @pytest.mark.torch

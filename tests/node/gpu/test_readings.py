@@ -20,12 +20,14 @@ NOT_SUPPORTED, NO_PERMISSION = 3, 4
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 OneGpu = Callable[..., Any]
 
-# What is no row of the table: told by the collectors of a GPU and of the node, by Xids, peaks, MIG and job files.
+# What is no row of the table: told by the collectors of a GPU and of the node, by Xids, peaks, MIG and job files, or
+# concluded of readings.
 ELSEWHERE = {
     catalog.GPU_INFO, catalog.GPU_UP, catalog.GPU_UNAVAILABLE, catalog.GPU_READINGS_FAILED, catalog.GPU_JOB_INFO,
     catalog.GPU_XID_ERRORS, catalog.GPU_XID_NONFATAL, catalog.GPU_XID_TIMESTAMP, catalog.GPU_XID_INFO,
     catalog.GPU_PEAK_FLOPS, catalog.GPU_ACHIEVABLE_FLOPS,
-    catalog.MIG_INFO,
+    catalog.MIG_INFO, catalog.GPU_SLOWDOWN, catalog.GPU_NVLINKS_DOWN, catalog.GPU_NVLINK_ERROR_RATE,
+    catalog.GPU_PCIE_SPEED, catalog.GPU_PCIE_REPLAY_RATE, catalog.GPU_MEMORY_FULL,
 }  # fmt: skip
 
 

@@ -220,6 +220,8 @@ def test_an_end_without_a_bye(table: Any, hand: Any, status: int | None, reason:
     assert ends == {reason: hand.epoch}
     assert rank.end_note == note
     assert table.shown()["rank_up", "r", "0"] == (reason == "finished")
+    said = [labels[-1] for labels in table.shown() if labels[0] == "run_last_words_age_seconds"]
+    assert reason != "died" or said == [note.partition(",")[0]]
     table.gone(rank)
     assert rank.end_reason == reason
 

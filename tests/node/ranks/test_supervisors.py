@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.node.ranks.frames import FrameError, Peer, Supervision, decode
+from tachograph.node.ranks.frames import MOST_QUESTIONS, FrameError, Peer, Supervision, decode
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.names import NAMES_BURST
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
 from tachograph.supervise.policy import ACTIONS
@@ -44,12 +45,12 @@ def test_what_it_says_is_shown_and_grows_older(table: Any, hand: Any) -> None:
     assert supervised(table) == {
         ("look_age_seconds", "r", "act"): 7.0, ("blind_seconds", "r"): 137.0, ("restarts_left", "r"): 0,
         ("actions_total", "r", "restart", "done"): 2, ("actions_total", "r", "leave", "held"): 1,
-        ("lost_steps_total", "r"): 0,
+        ("lost_steps_total", "r"): 0, ("saved_gpu_seconds_total", "r"): 0.0,
     }  # fmt: skip
-    table.supervised(said(mode="failed", recovery_seconds=41.5, lost_steps=12), ME)
+    table.supervised(said(mode="failed", recovery_seconds=41.5, lost_steps=12, saved_gpu_seconds=900.5), ME)
     assert supervised(table) == {
         ("look_age_seconds", "r", "failed"): 0.0, ("blind_seconds", "r"): 0.0, ("recovery_seconds", "r"): 41.5,
-        ("lost_steps_total", "r"): 12,
+        ("lost_steps_total", "r"): 12, ("saved_gpu_seconds_total", "r"): 900.5,
     }  # fmt: skip
 
 
@@ -76,7 +77,8 @@ def test_it_is_forgotten(table: Any, hand: Any) -> None:
     """As a finished rank once it has ended, its counts staying for a last scrape; as a dead one if it falls silent."""
     table.supervised(said("over", actions={"stop": {"done": 1}}, ended=True), ME)
     table.supervised(said("silent"), ME)
-    assert {key[0] for key in supervised(table) if key[1] == "over"} == {"actions_total", "lost_steps_total"}
+    counts = {"actions_total", "lost_steps_total", "saved_gpu_seconds_total"}
+    assert {key[0] for key in supervised(table) if key[1] == "over"} == counts
     hand.turn(Limits.retention_finished + 1, table.tick)
     assert {key[1] for key in supervised(table)} == {"silent"}
     hand.turn(Limits.retention, table.tick)
@@ -111,16 +113,59 @@ def test_a_name_without_an_owner_is_its_first_users(table: Any, hand: Any) -> No
 def test_a_user_has_as_many_as_ranks(table: Any) -> None:
     """More are refused, and nobody else has fewer; each has as many series as there are actions and outcomes."""
     every = {action: dict.fromkeys(catalog.SUPERVISOR_OUTCOMES, 1) for action in catalog.POLICY_ACTIONS}
+    asked = [question(f"{number:06x}") for number in range(MOST_QUESTIONS)]
     for number in range(Limits.ranks):
-        table.supervised(said(f"r{number}", actions=every, restarts_left=1, recovery_seconds=1.0), RUDE)
+        table.supervised(
+            said(f"r{number}", actions=every, restarts_left=1, recovery_seconds=1.0, questions=asked), RUDE
+        )
     with pytest.raises(FrameError, match="you already have 64 supervisors") as refusal:
         table.supervised(said("one more"), RUDE)
     assert refusal.value.reason == "rank_limit"
     table.supervised(said("mine"), ME)
     assert (
         len(supervised(table))
-        <= Limits.ranks * (len(catalog.POLICY_ACTIONS) * len(catalog.SUPERVISOR_OUTCOMES) + 5) + 3
+        <= Limits.ranks * (len(catalog.POLICY_ACTIONS) * len(catalog.SUPERVISOR_OUTCOMES) + 6 + MOST_QUESTIONS) + 4
     )
+
+
+def question(number: str, action: str = "restart", seconds: float = 30.0) -> dict[str, object]:
+    return {"id": number, "action": action, "seconds": seconds}
+
+
+def waiting(table: Any) -> dict[tuple[str, ...], float | None]:
+    """Return the questions that are shown, by action and id."""
+    return {key[2:]: value for key, value in supervised(table).items() if key[0] == "question_seconds"}
+
+
+def test_a_question_waits_until_it_is_answered(table: Any, hand: Any) -> None:
+    """It grows older between two frames, and is not shown of a supervisor that may be gone; nor is one of no action."""
+    table.supervised(said(questions=[question("1f0c3a"), question("00000b", "dance")]), ME)
+    hand.turn(20.0, table.tick)
+    assert waiting(table) == {("restart", "1f0c3a"): 50.0}
+    hand.turn(41.0, table.tick)
+    assert waiting(table) == {}
+    table.supervised(said(questions=[question("1f0c3a", seconds=95.0)]), ME)
+    assert waiting(table) == {("restart", "1f0c3a"): 95.0}
+    table.supervised(said(), ME)
+    assert waiting(table) == {}
+    table.supervised(said(questions=[question("1f0c3a")], ended=True), ME)
+    assert waiting(table) == {}
+
+
+@pytest.mark.parametrize("number", ["", "1F0C3A", "1f0c3", "1f0c3a\n", "1f0c3ab", 7])
+def test_what_cannot_be_confirmed_is_no_question(number: object) -> None:
+    """The id becomes a label, and is what a person types."""
+    with pytest.raises(FrameError, match="supervisor: "):
+        said(questions=[{"id": number, "action": "restart", "seconds": 1}])
+
+
+def test_new_questions_are_limited(table: Any, hand: Any) -> None:
+    """Each is a new series: one that asks another question at every look has them shown for a while, and no more."""
+    for number in range(NAMES_BURST):
+        table.supervised(said(questions=[question(f"{number:06x}")]), RUDE)
+    assert waiting(table) == {}
+    table.supervised(said("mine", questions=[question("1f0c3a")]), ME)
+    assert waiting(table) == {("restart", "1f0c3a"): 30.0}
 
 
 def test_new_names_are_limited(table: Any, hand: Any) -> None:

@@ -375,7 +375,9 @@ def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:
         Sample(catalog.GPU_UP, own[2], 1), Sample(catalog.GPU_TEMPERATURE, (*own[2], "gpu"), 88.0),
         Sample(catalog.GPU_CLOCK_EVENT, (*own[2], "hw_thermal_slowdown"), 1),
         Sample(catalog.GPU_CLOCK_EVENT, (*own[3], "sw_power_cap"), 1),
-        Sample(catalog.GPU_NVLINK_LINKS, own[3], 18), Sample(catalog.GPU_NVLINK_LINKS_ACTIVE, own[3], 17),
+        Sample(catalog.GPU_NVLINK_LINKS, own[3], 18), Sample(catalog.GPU_NVLINKS_DOWN, own[3], 1),
+        Sample(catalog.GPU_NVLINK_ERROR_RATE, (*own[3], "recovery_failed"), 0.1),
+        Sample(catalog.GPU_PCIE_SPEED, own[3], 0.5), Sample(catalog.GPU_PCIE_REPLAY_RATE, own[3], 0.5),
     )  # fmt: skip
     assert [
         line.split(".")[0] for line in node.problems(GPUS, GpuSnapshot(samples, 0.01, node.hand.now, True, ""))
@@ -384,6 +386,9 @@ def test_a_broken_gpu_comes_before_the_rank_it_broke(node: Node) -> None:
         "Rank dead Rank 0 of run llama-7b died 0",
         "GPU 2 Throttled at 88 °C: hw thermal slowdown",
         "GPU 3 1 of 18 NVLink links are down",
+        "GPU 3 NVLinks report more errors than usual (recovery failed)",
+        "GPU 3 The PCIe link is left with 50% of its speed",
+        "GPU 3 The PCIe link resends 30 packets a minute",
         "GPU 1 2 uncorrected ECC errors since the driver was loaded",
     ]
 

@@ -54,14 +54,15 @@ def notice(subject: str, text: str, error: BaseException | None = None) -> None:
 
 
 def shown(value: object) -> str:
-    """Return text, a number or an exception as it is read in a log, and of anything else the type alone.
+    """Return the first line of a text, a number or an exception as it is read in a log, of anything else the type.
 
     The `repr` of a tensor would wait for its device, and that of a user's object may do anything.
     """
     kind = type(value)
     try:
         if kind in (str, int, float, bool, bytes) or issubclass(kind, BaseException):
-            return repr(value)[:SHOWN_LENGTH]
+            line, broken, _ = repr(value).partition("\\n")
+            return line[:SHOWN_LENGTH] + ("…" if broken else "")
     except Exception as error:
         if raised_by_signal(error):
             raise

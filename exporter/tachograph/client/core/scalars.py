@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.client.core.arguments import of_numpy
 from tachograph.client.core.notice import raised_by_signal
+from tachograph.client.core.pinned import take_place
 
 if TYPE_CHECKING:
     from typing import SupportsFloat
@@ -32,26 +33,33 @@ _DISTRIBUTED_TENSOR = "DTensor", "torch.distributed"
 class Copy:
     """A CUDA scalar on its way to pinned host memory; `ready()` asks without waiting."""
 
-    __slots__ = ("_event", "_host")
+    __slots__ = ("_place", "_settled")
 
     def __init__(self, tensor: Tensor) -> None:
-        cuda = sys.modules["torch"].cuda
-        # With non_blocking, PyTorch takes the destination from its cache of pinned memory: a true asynchronous copy.
-        self._host: Tensor | None = tensor.detach().to("cpu", non_blocking=True)
-        self._event = cuda.Event()
-        self._event.record(cuda.current_stream(tensor.device))
+        self._settled, self._place = False, None
+        self._place = take_place(tensor)
+        if self._place is not None:
+            self._place.host.copy_(tensor.detach(), non_blocking=True)
+            self._place.event.record(sys.modules["torch"].cuda.current_stream(tensor.device))
 
     def ready(self) -> bool:
         """Return whether the copy is done; True also for one that failed, whose value then reads as None."""
-        try:
-            return bool(self._event.query())
-        except Exception:  # noqa: BLE001 - a CUDA error is the training code's to meet, not ours to raise
-            self._host = None
+        if self._place is None:
             return True
+        try:
+            self._settled = bool(self._place.event.query())
+        except Exception:  # noqa: BLE001 - a CUDA error is the training code's to meet, not ours to raise
+            self._place = None
+            return True
+        return self._settled
 
     def value(self) -> float | None:
         """Return the number, once `ready()`."""
-        return None if self._host is None else self._host.item()
+        return None if self._place is None else self._place.host.item()
+
+    def __del__(self) -> None:
+        if self._place is not None:
+            self._place.leave(settled=self._settled)
 
 
 class Spread(Enum):

@@ -16,6 +16,7 @@ class Tensor(Protocol):
     is_sparse: bool
     device: Any
     dtype: Any
+    shape: Any
     grad: Tensor | None
     requires_grad: bool
     ndim: int

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
 from tachograph.node.judgement.problems import BLIND, BROKEN_GPU, REASON_LENGTH, SLOWED, WORN, Problem, shortened
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
-from tachograph.text.humanize import age, celsius, plural
+from tachograph.node.xid import xid_table
+from tachograph.text.humanize import age, celsius, count, percent, plural
 
 HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost", "sw_power_cap"})
 """Reasons for lower clocks that are not a problem: a power cap is normal at full load."""
+
+ENDS_WORK = frozenset({"lost", "reset_required", "hung", "error", "unplugged"})
+"""Reasons why a GPU cannot be read for which nothing on it goes on; of the others only we cannot read it."""
+FATAL_XID_SECONDS = 600.0
+"""Since a fatal Xid, after which it may have been mended, as in prometheus/src/gpu_faults.yml."""
 
 HELD = catalog.GPU_CLOCK_EVENT_SECONDS.values
 READINGS: Mapping[str, Metric] = {
@@ -44,8 +51,11 @@ class GpuStatus:
         """Yield the label values after gpu and uuid of each of its samples of a family."""
         return (sample.labels[2:] for sample in self._own if sample.metric is metric)
 
-    def facts(self) -> dict[str, object]:
-        """Return it as `/api/node` has it: `held` and `held_seconds` are why and for how long clocks were held down."""
+    def facts(self, wall: float) -> dict[str, object]:
+        """Return it as `/api/node` has it at a time of the day.
+
+        `held` and `held_seconds` are why and for how long clocks were held down.
+        """
         seconds = ((reason, self.value(catalog.GPU_CLOCK_EVENT_SECONDS, reason)) for reason in HELD)
         return {
             "gpu": self.identity.index,
@@ -56,6 +66,7 @@ class GpuStatus:
             "held": self.held(),
             "held_seconds": {reason: value for reason, value in seconds if value is not None},
             "trouble": [*self.reasons(), *(text for order, text in self.faults() if order == BROKEN_GPU)],
+            "broken": list(self._broken(wall)),
         }
 
     def held(self) -> list[str]:
@@ -72,14 +83,26 @@ class GpuStatus:
         """Return why it cannot be read."""
         return [reason.replace("_", " ") for (reason,) in self.labels(catalog.GPU_UNAVAILABLE)]
 
+    def _broken(self, wall: float) -> Iterator[str]:
+        """Yield what ends the work on it, and pages: not what the work may outlast, nor what has been mended since."""
+        yield from (
+            reason.replace("_", " ") for (reason,) in self.labels(catalog.GPU_UNAVAILABLE) if reason in ENDS_WORK
+        )
+        for (action,) in self.labels(catalog.GPU_RECOVERY_ACTION):
+            if action != "none" and not action.startswith("drain"):
+                yield _recommended(action)
+        for xid, action, meaning in self.labels(catalog.GPU_XID_INFO):
+            if xid in _fatal_xids() and (self.value(catalog.GPU_XID_TIMESTAMP, xid) or 0.0) > wall - FATAL_XID_SECONDS:
+                yield _had(xid, action, meaning)
+
     def faults(self) -> Iterator[tuple[int, str]]:
         """Yield its problems other than that it cannot be read."""
         for (action,) in self.labels(catalog.GPU_RECOVERY_ACTION):
             if action != "none":
-                yield BROKEN_GPU, f"the driver recommends: {action.replace('_', ' ')}"
+                yield BROKEN_GPU, _recommended(action)
         for xid, action, meaning in self.labels(catalog.GPU_XID_INFO):
             if action not in diagnosis.XID_OF_PROGRAM:
-                yield BROKEN_GPU, f"had Xid {xid} ({meaning}): {action}"
+                yield BROKEN_GPU, _had(xid, action, meaning)
         yield from self._slowed()
         yield from self._worn()
 
@@ -90,9 +113,16 @@ class GpuStatus:
             is_hot = diagnosis.THERMAL in map(diagnosis.slowdown_cause, held)
             heat = f" at {celsius(degrees)}" if degrees is not None and is_hot else ""
             yield SLOWED, f"throttled{heat}: {', '.join(held).replace('_', ' ')}"
-        links, active = self.value(catalog.GPU_NVLINK_LINKS), self.value(catalog.GPU_NVLINK_LINKS_ACTIVE)
-        if links is not None and active is not None and 0 < active < links:
-            yield SLOWED, f"{links - active:.0f} of {links:.0f} NVLink links are down"
+        if down := self.value(catalog.GPU_NVLINKS_DOWN):
+            links = self.value(catalog.GPU_NVLINK_LINKS)
+            of_all = f" of {links:.0f}" if links is not None else ""
+            yield SLOWED, f"{down:.0f}{of_all} NVLink links are down"
+        for (error,) in self.labels(catalog.GPU_NVLINK_ERROR_RATE):
+            yield SLOWED, f"NVLinks report more errors than usual ({error.replace('_', ' ')})"
+        if (speed := self.value(catalog.GPU_PCIE_SPEED)) is not None:
+            yield SLOWED, f"the PCIe link is left with {percent(speed)} of its speed"
+        if (replays := self.value(catalog.GPU_PCIE_REPLAY_RATE)) is not None:
+            yield SLOWED, f"the PCIe link resends {count(60 * replays)} packets a minute"
 
     def _worn(self) -> Iterator[tuple[int, str]]:
         errors = self.value(catalog.GPU_ECC_ERRORS, "uncorrected", "volatile")
@@ -106,6 +136,20 @@ class GpuStatus:
         ):
             if self.value(metric):
                 yield WORN, text
+
+
+@cache
+def _fatal_xids() -> frozenset[str]:
+    """Return the Xids that page, as labels have them."""
+    return frozenset(map(str, xid_table.load().paging))
+
+
+def _recommended(action: str) -> str:
+    return f"the driver recommends: {action.replace('_', ' ')}"
+
+
+def _had(xid: str, action: str, meaning: str) -> str:
+    return f"had Xid {xid} ({meaning}): {action}"
 
 
 def of_gpus(gpus: Sequence[GpuStatus], snapshot: GpuSnapshot | None, now: float) -> Iterator[Problem]:

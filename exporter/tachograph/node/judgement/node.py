@@ -76,7 +76,7 @@ class NodeJudgement:
                 }
                 for run in self.runs
             ],
-            "gpus": [gpu.facts() for gpu in self.gpus],
+            "gpus": [gpu.facts(self.wall) for gpu in self.gpus],
             "unreadable": snapshot.reason if snapshot is not None and not snapshot.ok else "",
             "problems": [
                 {

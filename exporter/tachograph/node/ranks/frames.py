@@ -180,10 +180,22 @@ class Unrecorded(msgspec.Struct, tag="unrecorded", frozen=True):
     why: str
 
 
+MOST_QUESTIONS = 4
+"""Of a supervisor at once: it has one about what nodes say, and one about what alerts say."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A decision of a supervisor that has waited for a person for so long."""
+
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{6}", max_length=6)]
+    action: str
+    seconds: Age
+
+
 class Supervision(msgspec.Struct, tag="supervisor", frozen=True):
     """A report of a run's supervisor on itself: all totals, so that the next frame makes up for a lost one.
 
-    `actions` counts by action and outcome. `ended`: it says so for the last time. Actions that are wrong are left out.
+    `actions` counts by action and outcome. `ended`: it says so for the last time. Actions that are none are left out.
     """
 
     v: int
@@ -195,6 +207,8 @@ class Supervision(msgspec.Struct, tag="supervisor", frozen=True):
     actions: dict[str, Any] = {}
     recovery_seconds: Age | None = None
     lost_steps: Count = 0
+    saved_gpu_seconds: Age = 0.0
+    questions: Annotated[list[Question], msgspec.Meta(max_length=MOST_QUESTIONS)] = []
     ended: bool = False
 
     def __post_init__(self) -> None:

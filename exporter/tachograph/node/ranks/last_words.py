@@ -44,7 +44,7 @@ def last_words(reason: str, message: str) -> LastWords:
     left = code[1] if code else ""
     if reason in _TOLD or not message:
         return LastWords(usual, "" if reason in _TOLD else left)
-    row = signatures.classify(message)
+    row = signatures.classify(message, failed=True)
     if row is None or row.role == "advice" or row.weak:
         kind = _EXCEPTION.match(message)
         is_better = row is not None and row.role != "advice" and reason in _UNSPECIFIC

@@ -324,6 +324,10 @@ class Rank:
         failed = self.failed_by(now)
         return self._last_words if failed is None else self._words(failed.category, failed.message)
 
+    def died_by(self, signal: str) -> None:
+        """Note by which signal a dead rank's process ended, in words: it left none of its own."""
+        self._last_words = LastWords(line=signal)
+
     def failed_by(self, now: float) -> Raised | None:
         """Return what a living rank has failed by: an exception that has held it up for long enough."""
         raised = self._raised

@@ -253,9 +253,9 @@ class RankTable:
         name = self._names.shown(said.hello(), peer, self._has_ranks)
         if (run := self._runs.get(name)) is not None and run.owner != peer.uid:
             raise FrameError("owner", f"run {name} belongs to uid {run.owner}, you are uid {peer.uid}")
-        if self.shares.of(peer.uid).names.rank(name, SUPERVISOR, "") is None:
+        if (named := self.shares.of(peer.uid).names.rank(name, SUPERVISOR, "")) is None:
             raise FrameError("rank_limit", "you have had too many new names on this node: wait an hour")
-        self._supervisors.take(name, peer.uid, said, self._clock.monotonic())
+        self._supervisors.take(name, peer.uid, said, named, self._clock.monotonic())
 
     def capture(self, name: str, reason: str) -> int:
         """Ask every connected rank of a run for its box, at most once in CAPTURE_SECONDS; return how many were asked.
@@ -338,6 +338,8 @@ class RankTable:
             _fail_by(rank, os.WEXITSTATUS(status))
         elif category := asked_to_end(status):
             rank.fail(category)
+        elif rank.outcome == "dead":
+            rank.died_by(in_words(status))
         rank.end_note = f"{in_words(status)}, without a final message"
 
     def heard(self, link: object) -> None:

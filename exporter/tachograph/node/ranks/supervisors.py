@@ -12,9 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tachograph.catalog import index as catalog
-from tachograph.node.ranks.frames import FrameError, Supervision
+from tachograph.node.ranks.frames import FrameError, Question, Supervision
 from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.names import NamedRank
 from tachograph.node.samples import Sample
+
+ASKING_SECONDS = 60.0
+"""After a supervisor was last heard, which speaks every 5 s, its questions are not shown any more: it may be gone."""
 
 SUPERVISOR = -1
 """In the place of a rank, where a run's names are counted."""
@@ -26,6 +30,7 @@ class _Supervisor:
     said: Supervision
     heard: float
     actions: Mapping[tuple[str, str], int]
+    questions: Sequence[Question]
 
 
 class Supervisors:
@@ -35,8 +40,11 @@ class Supervisors:
         self._limits = limits
         self._of: dict[str, _Supervisor] = {}
 
-    def take(self, run: str, uid: int, said: Supervision, now: float) -> None:
-        """Take a frame; raise FrameError if the run has another user's supervisor, or the user too many."""
+    def take(self, run: str, uid: int, said: Supervision, named: NamedRank, now: float) -> None:
+        """Take a frame; raise FrameError if the run has another user's supervisor, or the user too many.
+
+        `named` has the questions that are shown, as each becomes a new series.
+        """
         old = self._of.get(run)
         if old is not None and old.uid != uid:
             raise FrameError("owner", f"run {run} has a supervisor of uid {old.uid}, you are uid {uid}")
@@ -44,7 +52,8 @@ class Supervisors:
             own = sum(one.uid == uid for one in self._of.values())
             if own >= self._limits.ranks or len(self._of) >= self._limits.node_ranks:
                 raise FrameError("rank_limit", f"you already have {own} supervisors on this node")
-        self._of[run] = _Supervisor(uid, said, now, _counted(said.actions))
+        asked = [one for one in said.questions if one.action in catalog.POLICY_ACTIONS and named.takes("ask", one.id)]
+        self._of[run] = _Supervisor(uid, said, now, _counted(said.actions), asked)
 
     def forget_old(self, now: float) -> None:
         """Forget those that ended, or fell silent, as long ago as ranks are forgotten that finished, or died."""
@@ -81,8 +90,14 @@ def _samples(run: str, one: _Supervisor, now: float) -> list[Sample]:
         samples.append(Sample(catalog.SUPERVISOR_BLIND, (run,), blind))
         if said.restarts_left is not None:
             samples.append(Sample(catalog.SUPERVISOR_RESTARTS_LEFT, (run,), said.restarts_left))
+        if age <= ASKING_SECONDS:
+            samples += [
+                Sample(catalog.SUPERVISOR_QUESTION, (run, asked.action, asked.id), asked.seconds + age)
+                for asked in one.questions
+            ]
     samples += [Sample(catalog.SUPERVISOR_ACTIONS, (run, *what), count) for what, count in one.actions.items()]
     if said.recovery_seconds is not None:
         samples.append(Sample(catalog.SUPERVISOR_RECOVERY, (run,), said.recovery_seconds))
     samples.append(Sample(catalog.SUPERVISOR_LOST_STEPS, (run,), said.lost_steps))
+    samples.append(Sample(catalog.SUPERVISOR_SAVED, (run,), said.saved_gpu_seconds))
     return samples

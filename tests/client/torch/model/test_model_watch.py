@@ -16,6 +16,7 @@ from tachograph.client.signals.invariants import Invariants
 from tachograph.client.torch.model.device_readings import PENDING_LIMIT, DeviceReadings
 from tachograph.client.torch.model.layer_memory import LayerMemory
 from tachograph.client.torch.model.model_watch import LEAST_STEPS_BETWEEN, LOOK_SECONDS_PER_STEP, ModelWatch, Ration
+from tests.client.fake_cuda import Cuda, Tensor
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -251,33 +252,11 @@ def test_an_ordinary_step_asks_pytorch_for_little(torch: Any) -> None:
     assert sorted(numbers)[250] <= 40, numbers
 
 
-class Event:
-    """A stand-in for a CUDA event that is done when told."""
-
-    def __init__(self, cuda: FakeCuda) -> None:
-        self.cuda = cuda
-
-    def record(self, stream: object) -> None:
-        pass
-
-    def query(self) -> bool:
-        if self.cuda.broken:
-            raise RuntimeError("CUDA error")
-        return self.cuda.done
-
-
 class FakeCuda:
     """A stand-in for `torch.cuda`; the peak is set back by `reset_peak_memory_stats`."""
 
     def __init__(self) -> None:
-        self.done = self.broken = False
         self.current = self.peak = 0
-
-    def Event(self) -> Event:  # noqa: N802 - PyTorch's name
-        return Event(self)
-
-    def current_stream(self, device: object) -> None:
-        return None
 
     def is_available(self) -> bool:
         return True
@@ -296,36 +275,18 @@ class FakeCuda:
         return {"allocated_bytes": {"all": {"peak": self.peak}}}
 
 
-class FakeTensor:
-    """A stand-in for a CUDA tensor of two numbers."""
-
-    is_cpu = False
-    device = "cuda:0"
-
-    def detach(self) -> FakeTensor:
-        return self
-
-    def to(self, device: str, *, non_blocking: bool) -> FakeTensor:
-        assert non_blocking
-        return self
-
-    def tolist(self) -> list[float]:
-        return [1.0, 2.0]
-
-
-def test_copies_are_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_waited_for_by_nobody(cuda: Cuda) -> None:
     """Until the GPU has come so far nothing is read; in order then; too many, and failed ones, are dropped."""
-    cuda, dropped = FakeCuda(), Counter()
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    dropped: Counter = Counter()
     readings, taken = DeviceReadings(dropped), []
     for number in range(PENDING_LIMIT + 3):
-        readings.read(FakeTensor(), lambda values, number=number: taken.append((number, values)))  # type: ignore[arg-type, misc]
+        readings.read(Tensor([1.0, 2.0], (2,)), lambda values, number=number: taken.append((number, values)))  # type: ignore[arg-type, misc]
     readings.poll()
     assert (taken, dropped.count) == ([], 3)
-    cuda.done = True
+    cuda.all_done = True
     readings.poll()
     assert taken == [(number, [1.0, 2.0]) for number in range(PENDING_LIMIT)]
-    readings.read(FakeTensor(), lambda values: taken.append((0, values)))  # type: ignore[arg-type]
+    readings.read(Tensor([1.0, 2.0], (2,)), lambda values: taken.append((0, values)))  # type: ignore[arg-type]
     cuda.broken = True
     readings.poll()
     readings.poll()

@@ -111,3 +111,56 @@ def test_where_it_is_and_what_is_wrong_there(node: Any) -> None:
     for path, told in (("/ckpt/100", "/ckpt/100"), (7, ""), ("/ckpt/\n", ""), ("x" * 1025, "")):
         node.says(0, checkpoint_path=path)
         assert next(iter(node.table.ranks())).checkpoint_path == told
+
+
+def lag(node: Any) -> float | None:
+    found: float | None = node.value("checkpoint_lag_seconds")
+    return found
+
+
+def test_the_lag_is_from_the_step_until_all_of_it_is_durable(node: Any) -> None:
+    """Training goes on while it is uploaded: the last rank's report counts, and the steps since do not."""
+    for rank in range(2):
+        save(node, rank, 100.0, step=100)
+    assert lag(node) == 1.0
+    for step in range(101, 221):
+        node.turn(1)
+        node.says(0, step=step)
+        node.value(SAVES[0])
+    save(node, 0, 200.0, step=221)
+    assert lag(node) == 1.0, "it is not durable yet"
+    save(node, 1, 200.0, step=222)
+    assert lag(node) == 22.0
+
+
+def test_the_lag_of_an_upload_of_hours_is_about_right(node: Any) -> None:
+    """What is remembered of steps is bounded, and the further back the coarser."""
+    for rank in range(2):
+        save(node, rank, 100.0, step=100)
+    for step in range(101, 7301):
+        node.turn(1)
+        node.says(0, step=step)
+        node.value(SAVES[0])
+    for rank in range(2):
+        save(node, rank, 200.0, step=7301 + rank)
+    assert lag(node) == pytest.approx(7301 - 200, rel=0.05)
+    assert len(node.table.concluded("r")[1].saves._moments._moments) <= 513
+
+
+@pytest.mark.parametrize(("saved_step", "expected"), [(101.0, 1.0), (50.0, None), (9e9, None)])
+def test_a_lag_that_is_not_known_is_not_shown(node: Any, saved_step: float, expected: float | None) -> None:
+    """Of a step from before the exporter saw the run, or of another numbering; one by the steps made is known."""
+    node.says(0, step=100)
+    node.value(SAVES[0])
+    save(node, 0, saved_step, step=100)
+    assert lag(node) == expected
+
+
+def test_after_a_step_back_the_lag_is_that_of_the_new_attempt(node: Any) -> None:
+    """Not from when an earlier attempt came to the step."""
+    for step in (100, 200, 300, 150, 180, 200):
+        node.turn(60)
+        node.says(0, step=step)
+        node.value(SAVES[0])
+    save(node, 0, 200.0, step=201)
+    assert lag(node) == 1.0

@@ -25,7 +25,7 @@ class _Copies(Copy):
 
     def values(self) -> list[float] | None:
         """Return the numbers, once `ready()`; None if the copy failed."""
-        return None if self._host is None else self._host.tolist()
+        return None if self._place is None else self._place.host.tolist()
 
 
 class DeviceReadings:

@@ -6,6 +6,7 @@ only then. One is suspect if it was saved at or after the step at which the loss
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,12 +19,53 @@ from tachograph.node.samples import Sample
 KEPT = 8
 """Checkpoints that are remembered: a fault may be noticed after some of them were saved."""
 
+LONGEST_LAG_SECONDS = 21_600.0
+MOST_MOMENTS, LEAST_GAP = 512, 0.02
+"""Steps of which it is remembered when the run came to them; beyond that, how far two are apart, as a share of how long
+ago they are."""
+
+
+class StepMoments:
+    """When a run came to its steps, by the monotonic clock: to a second, or to a twentieth of how long ago it is."""
+
+    def __init__(self) -> None:
+        self._moments: list[tuple[float, float]] = []
+
+    def note(self, step: float, now: float) -> None:
+        """Note the furthest step now; what came after it before the run went back is forgotten."""
+        if self._moments and step < self._moments[-1][0]:
+            self._moments = [one for one in self._moments if one[0] < step]
+        if not self._moments or step > self._moments[-1][0]:
+            self._moments.append((step, now))
+        if len(self._moments) > MOST_MOMENTS:
+            self._thin_out(now)
+
+    def _thin_out(self, now: float) -> None:
+        kept: list[tuple[float, float]] = []
+        for moment in reversed(self._moments):
+            ago = now - moment[1]
+            if ago <= LONGEST_LAG_SECONDS and (not kept or kept[-1][1] - moment[1] >= LEAST_GAP * ago):
+                kept.append(moment)
+        self._moments = kept[::-1]
+
+    def of(self, step: float) -> float | None:
+        """Return when the run was first seen at a step or beyond; None if that was before all that is known, or never.
+
+        A loop may number what it saves by the steps that it has made, which is one more than the last one's number.
+        """
+        for number, (reached, at) in enumerate(self._moments):
+            if reached >= step:
+                return at if number or reached == step else None
+        last = self._moments[-1] if self._moments else (-math.inf, 0.0)
+        return last[1] if step == last[0] + 1 else None
+
 
 @dataclass
 class RunSave:
     """A checkpoint of a step: when a rank last reported it, by the monotonic clock and by that of the day, and where.
 
-    `owner` is the user of the rank that told the path.
+    `owner` is the user of the rank that told the path, `lag` for how many seconds the run had been at the step or
+    beyond when it became durable, None if that is not known.
     """
 
     step: float
@@ -34,6 +76,7 @@ class RunSave:
     ranks: set[int] = field(default_factory=set)
     is_durable: bool = False
     is_suspect: bool = False
+    lag: float | None = None
 
 
 class RunSaves:
@@ -44,6 +87,7 @@ class RunSaves:
         """By step, which is by time: one that is saved again after a step back takes those after it away."""
         self._reported: Mapping[Rank, tuple[float, float | None]] = {}
         self._unnumbered = 0.0
+        self._moments = StepMoments()
 
     @property
     def restorable(self) -> RunSave | None:
@@ -52,6 +96,8 @@ class RunSaves:
 
     def look(self, view: RunView) -> None:
         """Note what ranks have reported since the last look, and since which step the loss is in trouble."""
+        if view.train_step is not None:
+            self._moments.note(view.train_step, view.now)
         before, self._reported = self._reported, {rank: said for rank in view.states if (said := _said(rank))}
         new = [rank for rank, said in self._reported.items() if before.get(rank) != said]
         for rank in sorted(new, key=lambda rank: rank.saved_at or 0.0):
@@ -69,6 +115,8 @@ class RunSaves:
             yield Sample(catalog.RUN_CHECKPOINT_TIMESTAMP, (view.run,), time)
         if last is not None:
             yield Sample(catalog.RUN_CHECKPOINT_STEP, (view.run,), last.step)
+            if last.lag is not None:
+                yield Sample(catalog.RUN_CHECKPOINT_LAG, (view.run,), last.lag)
 
     def _take(self, rank: Rank, time: float, step: float | None) -> None:
         if step is None:
@@ -89,7 +137,10 @@ class RunSaves:
         """Conclude which are durable; a rank that is not there any more is not waited for."""
         expected: set[int] = set()
         for save in self.saves:
-            save.is_durable |= expected & present <= save.ranks
+            if not save.is_durable and expected & present <= save.ranks:
+                save.is_durable = True
+                moment = self._moments.of(save.step)
+                save.lag = None if moment is None else max(save.at - moment, 0.0)
             expected = save.ranks
 
 

@@ -1,0 +1,187 @@
+"""What `tachograph supervise` costs beside a healthy run: CPU of the supervisor's own process, by nodes of the run.
+
+    bench/supervise_cost.py [--nodes N …] [--looks N]
+
+The nodes are simulated, with 8 ranks each; their exporters are real and serve `/api/node` over loopback HTTP from one
+process. In another one the real supervisor looks at them, at its usual interval, and tells an exporter how it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tachograph.node.web.server import Pages, Server
+from tachograph.supervise import policy
+from tachograph.supervise.findings import FindingSource
+from tachograph.supervise.heartbeat import Heartbeat
+from tachograph.supervise.journal import DECISION, Journal
+from tachograph.supervise.launcher import ChildCommand
+from tachograph.supervise.ledger import SHADOW
+from tachograph.supervise.run_seen import RunSeen, Unknown
+from tachograph.supervise.several_nodes import SeveralNodes
+from tachograph.supervise.signals import Signals
+from tachograph.supervise.supervisor import POLL_SECONDS, Supervisor
+from tachograph.supervise.training import AttemptEnd
+from tachograph.watch.private_exporter import private_exporter
+from tachograph_lab.fleet.simulation import Simulation
+from tachograph_lab.fleet.virtual_node import VirtualNode
+from tachograph_lab.scenario.definition import Fleet, Scenario
+from tachograph_lab.table import save, show
+
+NODES = (1, 8, 16, 32)
+LOOKS = 24
+RANKS_PER_NODE = 8
+BUDGET_PERCENT = 0.2
+NEVER = os.pipe()[0]
+READY_SECONDS = 30.0
+"""Of the simulation, before the first look: the ranks have made steps by then."""
+
+
+def serve(nodes: int, told: Connection) -> None:
+    """Serve the exporters of a healthy run on so many nodes; tell their addresses."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(_serve(nodes, told))
+
+
+async def _serve(nodes: int, told: Connection) -> None:
+    fleet = Fleet(run="bench", nodes=nodes, gpus_per_node=RANKS_PER_NODE)
+    epoch = time.time() - READY_SECONDS
+    simulation = Simulation(Scenario(title="healthy", story="healthy", lasts=1e6, fleet=fleet), epoch)
+    exporters = {node.name: VirtualNode(node, lambda: epoch + simulation.now) for node in simulation.nodes}
+    ticks = 0
+    servers = [
+        Server("127.0.0.1", 0, Pages(
+            samples=lambda: (), status_page=lambda _: "", judgement=_judgement(exporter), ready=lambda: (True, ""),
+            generation=lambda: ticks,
+        )) for exporter in exporters.values()
+    ]  # fmt: skip
+    addresses = [await server.open() for server in servers]
+    while True:
+        simulation.advance(time.time() - epoch)
+        for message in simulation.messages():
+            exporters[message.node].receive(message)
+        for exporter, server in zip(exporters.values(), servers, strict=True):
+            exporter.tick()
+            server.tick()
+        ticks += 1
+        if ticks == 1:
+            told.send([f"http://{address}" for address in addresses])
+        await asyncio.sleep(1.0)
+
+
+def _judgement(exporter: VirtualNode) -> Callable[[object], str]:
+    return lambda _: exporter.judgement()
+
+
+class Watch(SeveralNodes):
+    """Notes after how much CPU each look began, and whether it showed the run."""
+
+    def __init__(self, sources: dict[str, FindingSource]) -> None:
+        super().__init__(sources, lambda: sources)
+        self.cpu: list[float] = []
+        self.unknown: list[str] = []
+
+    def begin(self) -> None:
+        """Take the ranks for this attempt's: they trained before it."""
+
+    def look(self, attempt_seconds: float) -> RunSeen | Unknown:
+        """Return the run."""
+        self.cpu.append(time.process_time())
+        seen = super().look(attempt_seconds)
+        if isinstance(seen, Unknown):
+            self.unknown.append(seen.why)
+        return seen
+
+
+class Command:
+    """An attempt that ends after so many looks; its ranks are the simulation's."""
+
+    pid, job = 0, ""
+    status: int | None = None
+
+    def __init__(self, watch: Watch, looks: int) -> None:
+        self._watch, self._looks = watch, looks
+
+    def fileno(self) -> int:
+        """Return the descriptor of something that never has news."""
+        return NEVER
+
+    def send_signal(self, number: int) -> None:
+        """Do nothing: nobody sends any."""
+
+    def has_ended(self) -> bool:
+        """Return whether there were enough looks."""
+        return len(self._watch.cpu) > self._looks
+
+    def end(self) -> AttemptEnd:
+        """Fail: shadow mode ends nothing."""
+        raise AssertionError
+
+    def wait(self) -> AttemptEnd:
+        """Return that it ended well."""
+        return AttemptEnd(0)
+
+
+def supervise(addresses: Sequence[str], looks: int, socket: Path, folder: Path) -> dict[str, float]:
+    """Supervise a run on these nodes for so many looks; return what a look costs."""
+    watch = Watch(
+        {f"node-{number}": FindingSource(each, ["bench"], f"node-{number}") for number, each in enumerate(addresses)}
+    )
+    journal = Journal(folder)
+    with Heartbeat(str(socket), "bench") as heartbeat, Signals() as signals:
+        Supervisor(
+            "bench", policy.read(policy.DEFAULT), SHADOW, journal, watch,
+            launcher=ChildCommand(lambda _: Command(watch, looks)), keep=lambda *_: "", say=lambda _: None,
+            signals=signals, tell=heartbeat.tell,
+        ).supervise("bench")  # fmt: skip
+    journal.close()
+    if watch.unknown or any(one["kind"] == DECISION for one in journal.entries):
+        raise SystemExit(f"the run is not healthy: {watch.unknown[:1]}")
+    each = [1e3 * (after - before) for before, after in pairwise(watch.cpu[1:])]
+    mean = sum(each) / len(each)
+    percent = mean / 10 / POLL_SECONDS
+    return {"nodes": len(addresses), "ms a look": mean, "median": statistics.median(each), "% of a core": percent}
+
+
+def measured(nodes: int, looks: int, socket: Path) -> dict[str, float]:
+    """Return what a look at a run on so many nodes costs, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        here, there = multiprocessing.Pipe()
+        server = multiprocessing.Process(target=serve, args=(nodes, there), daemon=True)
+        server.start()
+        try:
+            addresses = here.recv()
+            with ProcessPoolExecutor(1) as pool:
+                return pool.submit(supervise, addresses, looks, socket, Path(folder)).result()
+        finally:
+            server.kill()
+            server.join()
+
+
+def main() -> None:
+    """Print the table and write bench/out/supervise_cost.json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=NODES, metavar="N", help="nodes of the run")
+    parser.add_argument("--looks", type=int, default=LOOKS, metavar="N", help="looks at each")
+    options = parser.parse_args()
+    multiprocessing.set_start_method("spawn")
+    with private_exporter() as exporter:
+        rows = [measured(nodes, options.looks, exporter.socket) for nodes in options.nodes]
+    show("tachograph supervise beside a healthy run", rows, f"budget: <= {BUDGET_PERCENT} % of a core")
+    save("supervise_cost", {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()
