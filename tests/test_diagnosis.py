@@ -44,8 +44,8 @@ LIMITS = {
         rf"< on \(run\) group_left \(\) \({NUMBER} \* run:collective_wait_per_step_seconds:median\)",
     ),
     "SLOWDOWN_RATIO": (
-        "StragglerRank",
-        rf"node:gpu_(?:thermal_slowdown|power_braked):ratio\{{uuid=%\[1\]q\}} > {NUMBER}",
+        "node:handicap:value",
+        rf"node:gpu_(?:thermal_slowdown|power_braked):ratio > {NUMBER}",
     ),
     "CRC_ERRORS_PER_MINUTE": ("node:gpu_nvlink_errors_per_minute:mean5m", rf'=~"crc_[^>]*>= {NUMBER}'),
     "LINK_RETRIES_PER_MINUTE": ("node:gpu_nvlink_errors_per_minute:mean5m", rf'!~"crc_[^>]*>= {NUMBER}'),

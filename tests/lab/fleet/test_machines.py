@@ -103,6 +103,7 @@ NOT_ON_THIS_FLEET = {
     "tachograph_supervisor_actions_total": "nobody supervises the run",
     "tachograph_supervisor_blind_seconds": "nobody supervises the run",
     "tachograph_supervisor_look_age_seconds": "nobody supervises the run",
+    "tachograph_supervisor_question_seconds": "nobody supervises the run",
     "tachograph_supervisor_restarts_left": "nobody supervises the run",
     "tachograph_run_schedule_idle_seconds": "the loop has no watched schedule",
     "tachograph_run_schedule_idle_steps": "the loop has no watched schedule",
@@ -112,7 +113,6 @@ NOT_ON_THIS_FLEET = {
     "tachograph_run_tier_info": "the run has the default tier",
     "tachograph_run_val_loss": "the loop logs none",
     "tachograph_run_val_loss_spike_evaluations": "the loop logs none",
-    "tachograph_train_checkpoint_bytes": "detail, which exporters do not show by default",
     "tachograph_train_total_steps": "the run has no plan",
 }
 
