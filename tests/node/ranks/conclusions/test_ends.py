@@ -111,14 +111,14 @@ def test_the_first_end_of_each_kind(node: Node) -> None:
 def test_a_page_finds_all_that_it_says_of_an_end(node: Node) -> None:
     """Why, at which step, where, and the last words; also after the next process of the rank has connected."""
     node.start(1, attempt=1, coordinates={"tp": 1, "pp": 0})
-    node.step(7)
+    node.step(1234567)
     node.die(1)
     node.wait(2)
     node.fail(2, "oom")
     node.fail(3, "terminated")
     shown = {
-        ("1", "died", "7", "pp 0, tp 1", "", ""): 2,
-        ("2", "oom", "7", "", "out_of_memory", "m"): 0,
+        ("1", "died", "1,234,567", "pp 0, tp 1", "", ""): 2,
+        ("2", "oom", "1,234,567", "", "out_of_memory", "m"): 0,
     }  # fmt: skip
     assert node.shown("last_words_age_seconds") == shown
     node.start(1, attempt=2)

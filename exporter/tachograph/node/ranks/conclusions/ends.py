@@ -205,7 +205,7 @@ def _gone(view: RunView) -> Iterator[Sample]:
 
 def _last_words(end: RankEnd) -> tuple[str, ...]:
     """Return what a page says of an end: the labels of catalog.RUN_LAST_WORDS but for the run."""
-    step = "" if end.step is None else str(end.step)
+    step = "" if end.step is None else f"{end.step:,}"
     return str(end.number), end.reason, step, end.rank.written_coordinates, *end.said
 
 
