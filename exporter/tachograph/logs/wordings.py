@@ -16,7 +16,7 @@ EVERY = 127
 _DENSE = 4
 """One line in so many of a block is of settled wordings; else taking them out costs more than it saves."""
 _MOST = 4_000
-"""Wordings that are told apart; then all are forgotten."""
+"""Wordings of lines that are told apart; lines of further ones are all read."""
 _MOST_TRACEBACKS = 200
 _VARYING = b"0123456789abcdefABCDEF"
 """What numbers are made of, those with a base of 16 too."""

@@ -20,7 +20,7 @@ from tachograph.top.node_source import NodeSource, default_exporter
 from tachograph.top.overview import Overview, RankRow, RunSummary, SourceError
 from tachograph.triage.findings import NONE, AskedSource, QuestionAnswer, Triage, TriageFinding
 from tachograph.triage.modes import MODES
-from tachograph.triage.refinements import STALLED_IN
+from tachograph.triage.refinements import STALLED_IN, stall
 
 STATES: Mapping[str, tuple[str, str, str]] = {
     "hung": ("page", "software", "communication_stall"),
@@ -110,11 +110,10 @@ def _finding(here: RunSummary, seen: Overview) -> TriageFinding:
 
 
 def _stall(here: RunSummary, culprits: Sequence[RankRow], severity: str) -> TriageFinding:
-    """Return what a node says of a run without a step: alone in its run, a rank waits for nobody."""
-    what = "stands still" if here.world_size == 1 else "communication stall"
+    """Return what a node says of a run without a step."""
     category = next((STALLED_IN.get(one.phase, "software") for one in culprits), "software")
     return TriageFinding(
-        severity, category, "communication_stall", f"{what}: {here.why}", None,
+        severity, category, "communication_stall", f"{stall(here.world_size or 0)}: {here.why}", None,
         tuple(str(one.rank) for one in culprits), pid=next((one.pid for one in culprits if one.pid), ""),
     )  # fmt: skip
 

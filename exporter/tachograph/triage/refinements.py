@@ -43,6 +43,11 @@ HELD_BACK: Mapping[str, str] = {
 }
 
 
+def stall(ranks: float) -> str:
+    """Return what a run without a step of so many ranks does: a rank that is alone waits for nobody."""
+    return "communication stall" if ranks > 1 else "stands still"
+
+
 def refined(facts: Facts, firing: FiringKind) -> TriageFinding:
     """Return the finding of an alert with the nearest cause that the figures show."""
     plain = found_by(firing)
@@ -106,7 +111,7 @@ def _stalled(facts: Facts, firing: FiringKind, finding: TriageFinding) -> Triage
         category = STALLED_IN.get(phase, "software")
         gone = "which has left" if facts.by("states", "state").get("finished") else "of which nothing is known"
         place = f"in phase {phase}" if phase else gone
-        what = "communication stall" if sum(phases.values()) > 1 else "stands still"
+        what = stall(sum(phases.values()))
         words = f"{what}: {all_named(firing.labels)}, {place}{f', at {where}' if where else ''}; {waiting}"
         return replace(finding, category=category, words=words, pid=detail.get("pid", ""))
     missing = facts.figure("run:ranks_missing:count")

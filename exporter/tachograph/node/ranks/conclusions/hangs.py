@@ -264,22 +264,22 @@ class Hang:
         return min(factor * max(gap.seconds for gap in alike), LONG_PAUSE_SECONDS)
 
     def _evidence(self, ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
-        phases = [stands_in(rank, view) for rank in ranks]
-        for phase, count in sorted(Counter(phases).items()):
+        standing = {rank: stands_in(rank, view) for rank in ranks}
+        for phase, count in sorted(Counter(standing.values()).items()):
             yield Sample(catalog.RUN_OVERDUE_RANKS, (view.run, phase), count)
         lines = Counter(rank.where.partition(", in ")[0] for rank in ranks if rank.where)
         if lines:
             line = min(lines, key=lambda line: (-lines[line], line))
             yield Sample(catalog.RUN_OVERDUE_LINE, (view.run, line), lines[line])
         if view.without_step is not None:
-            for when, seconds in self._pauses_of(phases, view).items():
+            for when, seconds in self._pauses_of(list(standing.values()), view).items():
                 yield Sample(catalog.RUN_PAUSE_LIMIT, (view.run, when), seconds)
         yield Sample(catalog.RUN_HANG_STILL, (view.run, hang_words.stopped_at(view)), view.now - self._moved)
         yield from _collectives(ranks, view)
         for rank, why in evidence(ranks, left(view)).items():
             named = (view.run, *seat(rank))
-            phase, is_stuck = rank.phase or UNKNOWN, stands_in(rank, view) == STUCK_SAVE
-            words = hang_words.doing_what(phase, is_stuck=is_stuck)
+            phase = rank.phase or UNKNOWN
+            words = hang_words.doing_what(phase, is_stuck=standing[rank] == STUCK_SAVE)
             of_rank = phase, why, rank.pid, rank.where, words
             yield Sample(catalog.RUN_HANG_SUSPECT, (*named, *of_rank), rank.phase_seconds(view.now) or 0.0)
             for group, number in sorted(entered(rank).items()):
