@@ -86,10 +86,10 @@ class VirtualNode:
         self._catch_up()
         return iter(self._exporter.samples())
 
-    def judgement(self) -> str:
+    def api_node(self) -> str:
         """Return what its `/api/node` answers now."""
         self._catch_up()
-        return self._exporter.judgement()
+        return self._exporter.api_node()
 
     def _time(self) -> float:
         return self._now

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
+from tachograph.node.api.answer import NodeAnswer
 from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
-from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
@@ -100,8 +100,8 @@ class Node:
     def page(self, gpus: Any = (), snapshot: GpuSnapshot | None = None) -> str:
         return status_page(self.judged(gpus, snapshot), self.table, {"State": "ready"}, Sections(self.hand.clock))
 
-    def judged(self, gpus: Any = (), snapshot: GpuSnapshot | None = None, **reader: bool) -> NodeJudgement:
-        return NodeJudgement("node-27", self.table, gpus, snapshot, self.hand.clock, **reader)
+    def judged(self, gpus: Any = (), snapshot: GpuSnapshot | None = None, **reader: bool) -> NodeAnswer:
+        return NodeAnswer("node-27", self.table, gpus, snapshot, self.hand.clock, **reader)
 
     def problems(self, *given: Any) -> list[str]:
         return [" ".join(item.split()) for item in Text(self.page(*given)).items]
