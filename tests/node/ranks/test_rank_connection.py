@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tachograph.catalog.rank import PHASES, TRAIN_METRICS
+from tachograph.catalog.rank import PHASES
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
 from tachograph.node.ranks import shares
 from tachograph.node.ranks.frames import Peer
