@@ -22,11 +22,12 @@ from tachograph.node.ranks.coverage import UnrecordedProcesses
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, Supervision
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import asked_to_end, in_words
-from tachograph.node.ranks.rank import Rank, RankEvent
+from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_gpus import GpuFacts, RankGpus
 from tachograph.node.ranks.rank_samples import rank_samples
-from tachograph.node.ranks.run import EarlierProcess, Run
+from tachograph.node.ranks.run import EarlierProcess, RankEvent, Run
 from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
+from tachograph.node.ranks.saved_ranks import ended_before
 from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
 from tachograph.node.ranks.shares import Shares
 from tachograph.node.ranks.stack_memory import StackMemory
@@ -390,7 +391,7 @@ class RankTable:
             for number, process in list(run.absent.items()):
                 if process.end is None or number in run.ranks:
                     continue
-                rank = Rank.ended_before(name, process, process.end, self._limits, self.dropped, role=run.role)
+                rank = ended_before(name, process, process.end, self._limits, self.dropped, role=run.role)
                 if now - process.end.ended > self._retention(rank):
                     continue
                 del run.absent[number]

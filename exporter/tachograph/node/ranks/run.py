@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram, from_classic
 from tachograph.node.ranks.conclusions.run import RunConclusions
-from tachograph.node.ranks.frames import Hello
-from tachograph.node.ranks.rank import Rank, RankEvent
+from tachograph.node.ranks.frames import Event, Hello
+from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.run_totals import RunTotals
+from tachograph.node.ranks.saved_ranks import saved_process
 from tachograph.node.ranks.saved_totals import SavedProcess, SavedRank, SavedRun
 from tachograph.node.samples import Sample
 
@@ -43,6 +45,15 @@ class EarlierProcess(NamedTuple):
         return not self.finished or hello.attempt > self.attempt
 
 
+@dataclass(frozen=True)
+class RankEvent:
+    """An event, and the rank that reported it."""
+
+    run: str
+    rank: int
+    event: Event
+
+
 KEPT_EVENTS = 16
 """The last events of a run that are remembered: more than a page shows."""
 
@@ -73,7 +84,7 @@ class Run:
 
     def saved(self, name: str) -> SavedRun:
         """Return what `restored` needs."""
-        known = [rank.saved() for rank in self.ranks.values()]
+        known = [saved_process(rank) for rank in self.ranks.values()]
         return SavedRun(
             run=name,
             owner=self.owner,
