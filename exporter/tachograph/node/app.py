@@ -30,6 +30,7 @@ from tachograph.node.process_samples import process_samples
 from tachograph.node.ranks.listener import Listener
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.node.ranks.state_file import StateFile
 from tachograph.node.ranks.state_keeper import StateKeeper
 from tachograph.node.recent_peak import RecentPeak
@@ -70,6 +71,7 @@ class Exporter:
         self._rank_series = config.rank_series
         self._table = RankTable(config.limits, self._clock, self._source, names or RunNames(config.run_owner))
         self._table.site_limits = config.site_limits
+        self._shown_ranks = ShownRanks(self._table)
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
         self._most_series = config.limits.series
@@ -220,13 +222,13 @@ class Exporter:
         start = time.perf_counter()
         samples: list[Sample | HistogramSample] = []
         try:
-            samples, self._withheld = fit(list(self._table.blocks(self._rank_series)), self._most_series)
-            on_gpus = list(self._table.on_gpus())
+            samples, self._withheld = fit(list(self._shown_ranks.blocks(self._rank_series)), self._most_series)
+            on_gpus = list(self._shown_ranks.on_gpus())
             samples += [
                 Sample(catalog.SERIES_WITHHELD, (), self._withheld.total()),
                 *on_gpus,
                 *self._shown_gpus.clocks(on_gpus),
-                *self._table.counts(),
+                *self._shown_ranks.counts(),
             ]
         except Exception:  # noqa: BLE001 - a bug in the handling of ranks must not hide the GPUs
             if not self._ranks_failed:

@@ -18,6 +18,7 @@ from tachograph.node.ranks.coverage import PATIENCE_SECONDS
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_names import RunNames
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.node.samples import GpuIdentity
 from tests.client.conftest import wait_until
 from tests.node.conftest import Table, TwoGpus
@@ -62,7 +63,7 @@ def after(hand: Any, table: Table, seconds: float) -> float | None:
     table.tick()
     hand.turn(seconds)
     table.tick()
-    found = [one.value for one in table.on_gpus() if one.metric is catalog.NODE_UNRECORDED_GPUS]
+    found = [one.value for one in ShownRanks(table).on_gpus() if one.metric is catalog.NODE_UNRECORDED_GPUS]
     assert len(found) <= 1
     return found[0] if found else None
 

@@ -25,6 +25,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.ranks.run import latest_events
 from tachograph.node.status_page import html
 from tachograph.node.status_page.gpus import gpu_row
 from tachograph.node.status_page.html import ABSENT, Cell, name, note, plain, shown, state
@@ -262,6 +263,6 @@ def _events(table: RankTable) -> str:
             Cell("Step", "n", shown(entry.event.step, count)),
             Cell("Run", "wide", name(entry.run)),
         ]
-        for entry in table.latest_events(EVENTS_SHOWN)
+        for entry in latest_events((run for _, run in table.runs()), EVENTS_SHOWN)
     ]
     return html.table(UNSEEN.format("Latest events of ranks"), rows) or '<p class="soft">None.</p>'
