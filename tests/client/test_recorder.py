@@ -384,7 +384,7 @@ def test_importing_the_recorder_loads_little(tmp_path: Path) -> None:
 
 
 def test_importing_the_recorder_compiles_no_pattern(tmp_path: Path) -> None:
-    """A regular expression costs up to a millisecond: those that training does not need are made elsewhere, or later."""
+    """Each costs up to a millisecond: those that training does not need are made elsewhere, or when they are used."""
     made = in_fresh_python(
         tmp_path,
         f"import json, re, {', '.join(sorted(CHEAP))}",
