@@ -8,10 +8,9 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tachograph_lab import binaries
 from tachograph_lab.fake_nvml import library as fake_nvml
 from tachograph_lab.pager import Pager
 from tests.forking import Forking
+from tests.http_servers import serving
 from tests.torch_programs import TorchPrograms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -220,25 +220,14 @@ class Receiver:
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """Yield an HTTP server on loopback that accepts whatever is posted."""
+    found = Receiver("")
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            found.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def answer(_: str, posted: bytes) -> tuple[int, bytes]:
+        found.bodies.append(posted)
+        return 200, b""
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Receiver(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join(20)
+    with serving(answer) as found.url:
+        yield found
 
 
 class Pages:
@@ -251,60 +240,37 @@ class Pages:
         self.before: list[str | None] = []
         self.text: str | None = None
         self.judged: str | None = None
-        pages = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                text = pages.judged if self.path == "/api/node" else pages.text
-                text = pages.before.pop(0) if pages.before else text
-                self.send_response(200 if text is not None else 503)
-                self.end_headers()
-                self.wfile.write((text or "").encode())
-
-            def log_message(self, *_: object) -> None:
-                """Stay silent."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/metrics"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    def answer(self, path: str, _: bytes) -> tuple[int, bytes]:
+        """Return what is served at a path."""
+        text = self.before.pop(0) if self.before else self.judged if path == "/api/node" else self.text
+        return 200 if text is not None else 503, (text or "").encode()
 
 
 @pytest.fixture
 def pages() -> Iterator[Pages]:
     """Pages of an exporter that are written by hand."""
     served = Pages()
-    yield served
-    served.server.shutdown()
-    served.server.server_close()
+    with serving(served.answer) as url:
+        served.url = f"{url}/metrics"
+        yield served
 
 
 @pytest.fixture
 def store() -> Iterator[Callable[..., str]]:
     """Start a server that answers each path of the API on its own, and any other with 404; return its URL."""
-    servers = []
+    with ExitStack() as servers:
 
-    def start(**answers_of: str) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0].removeprefix("/api/v1/").replace("/", "_")
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                self.send_response(200 if path in answers_of else 404)
-                self.end_headers()
-                self.wfile.write(f'{{"status":"success","data":{answers_of.get(path, "null")}}}'.encode())
+        def start(**answers_of: str) -> str:
+            def answer(path: str, _: bytes) -> tuple[int, bytes]:
+                name = path.partition("?")[0].removeprefix("/api/v1/").replace("/", "_")
+                body = f'{{"status":"success","data":{answers_of.get(name, "null")}}}'.encode()
+                return 200 if name in answers_of else 404, body
 
-            do_POST = do_GET  # noqa: N815
+            return servers.enter_context(serving(answer))
 
-            def log_message(self, *_: object) -> None:
-                """Stay silent."""
-
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 @pytest.fixture

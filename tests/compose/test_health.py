@@ -7,16 +7,17 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from tachograph_lab.processes import Children, answers, free_port
+from tests.http_servers import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
@@ -64,26 +65,8 @@ def test_a_ready_exporter_is_healthy(tmp_path: Path) -> None:
 @pytest.fixture
 def answering() -> Iterator[Callable[[int], int]]:
     """Return the function that starts a server with a status; it returns the port."""
-    servers = []
-
-    def start(status: int) -> int:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return server.server_port
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as servers:
+        yield lambda status: urlsplit(servers.enter_context(serving(lambda *_: (status, b"")))).port or 0
 
 
 def test_one_that_is_not_ready_is_not_healthy(answering: Callable[[int], int]) -> None:

@@ -9,12 +9,12 @@ import re
 import select
 import subprocess
 import sys
-import threading
 import time
 import unicodedata
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -33,6 +33,7 @@ from tachograph_lab.demo.demo_scenarios import DemoResult, DemoScenario
 from tachograph_lab.demo.fault_injection import HANG, InjectedFault
 from tachograph_lab.demo.screen import Screen
 from tachograph_lab.pager import Pager
+from tests.http_servers import serving
 from tests.node.conftest import HandClock, Table, TwoGpus
 
 pytestmark = pytest.mark.usefixtures("wide")
@@ -62,21 +63,17 @@ def assert_harmless(text: str) -> None:
     assert not odd, (odd, text[:300])
 
 
-class Prometheus(BaseHTTPRequestHandler):
+@dataclass
+class Prometheus:
     """Answers every query with a sample of every series that anything asks for, each with every label, of one value."""
 
-    value = "1"
-    alertname = HOSTILE
+    value: str = "1"
+    alertname: str = HOSTILE
 
-    def do_GET(self) -> None:
-        self._answer(urlsplit(self.path).query)
-
-    def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-    def _answer(self, words: str) -> None:
-        asked = {name: values[0] for name, values in parse_qs(words).items()}
-        path = urlsplit(self.path).path.removeprefix("/api/v1/")
+    def answer(self, path: str, posted: bytes) -> tuple[int, bytes]:
+        """Return status and body; what is asked is in the path, or posted."""
+        asked = {name: values[0] for name, values in parse_qs(posted.decode() or urlsplit(path).query).items()}
+        path = urlsplit(path).path.removeprefix("/api/v1/")
         now = time.time()
         labels = LABELS | {"alertname": self.alertname}
         metrics = [labels | {"__name__": name, "mark": mark} for name in RECORDED for mark in ("culprit", "idle")]
@@ -94,37 +91,20 @@ class Prometheus(BaseHTTPRequestHandler):
             end, step = float(asked["end"]), float(asked["step"])
             points = [end - i * step for i in (9, 8, 4, 3, 2, 1, 0)]
             data = {"result": [{"metric": one, "values": [[at, self.value] for at in points]} for one in metrics]}
-        body = json.dumps({"status": "success", "data": data}).encode()
         if data is None:
-            body = json.dumps({"status": "error", "error": HOSTILE}).encode()
-        self.send_response(200 if data is not None else 422)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            return 422, json.dumps({"status": "error", "error": HOSTILE}).encode()
+        return 200, json.dumps({"status": "success", "data": data}).encode()
 
     def _of(self, asked: Mapping[str, str], labels: Mapping[str, str]) -> str:
         """Counts that Prometheus returns are numbers of things, whatever ranks send."""
         return "3" if asked.get("query", "").startswith("count") or ":count" in labels["__name__"] else self.value
 
-    def log_message(self, *_: object) -> None:
-        """Stay silent."""
-
 
 @pytest.fixture
 def prometheus() -> Iterator[Callable[..., str]]:
     """Return the function that starts a Prometheus of these facts, and gives its URL."""
-    servers = []
-
-    def start(**facts: object) -> str:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Given", (Prometheus,), facts))
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as servers:
+        yield lambda **facts: servers.enter_context(serving(Prometheus(**facts).answer))
 
 
 Said = tuple[int, str, str]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import re
 import subprocess
-import threading
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +22,7 @@ from tachograph.report.queries import SectionQueries
 from tachograph.report.window import Window
 from tachograph.servers.prometheus_api import Prometheus, TimeSeries
 from tachograph.text.moments import iso
+from tests.http_servers import serving
 from tests.schemas import conforms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -307,27 +306,12 @@ def test_contrast(theme: str) -> None:
         assert (one + 0.05) / (other + 0.05) >= 4.5, (ink, ground)
 
 
-class Old(http.server.BaseHTTPRequestHandler):
-    """A server that claims to be a Prometheus of 2019."""
-
-    def do_GET(self) -> None:
-        body = json.dumps({"status": "success", "data": {"version": "2.14.0", "goVersion": "go1.13"}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
 @pytest.fixture(scope="module")
-def old() -> Any:
-    """The URL of an old Prometheus."""
-    with http.server.HTTPServer(("127.0.0.1", 0), Old) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+def old() -> Iterator[str]:
+    """The URL of a server that claims to be a Prometheus of 2019."""
+    version = json.dumps({"status": "success", "data": {"version": "2.14.0", "goVersion": "go1.13"}}).encode()
+    with serving(lambda *_: (200, version)) as url:
+        yield url
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

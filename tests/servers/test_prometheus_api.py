@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from tachograph.servers.prometheus_api import (
     nearest,
 )
 from tachograph_lab.processes import Children, answers, free_port
+from tests.http_servers import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ("llama-70b", "llama-7b", "mixtral", 'odd "name"\\')
@@ -75,29 +75,8 @@ def urls(
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
     """Start a server with one response to every request; return its URL."""
-    servers = []
-
-    def start(status: int, body: bytes) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_POST = do_GET  # noqa: N815
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as servers:
+        yield lambda status, body: servers.enter_context(serving(lambda *_: (status, body)))
 
 
 @pytest.mark.e2e
