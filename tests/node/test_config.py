@@ -25,7 +25,8 @@ def test_defaults() -> None:
         listen_address=(None, 10024), socket=Path(SYSTEM_SOCKET), socket_mode=0o666, gpu_enabled=True, gpu_interval=1.0,
         gpu_detail=False, gpu_dcgm_names=False, gpu_job_mapping_dir=None, gpu_kmsg=Path("/dev/kmsg"),
         nic_sysfs=Path("/sys"), rank_series="dashboards", run_owner="auto",
-        state_file=Path(SYSTEM_SOCKET).with_suffix(".state"), log_level="info", limits=Limits(), blackbox_peers="", blackbox_ras=("localhost", 28028),
+        state_file=Path(SYSTEM_SOCKET).with_suffix(".state"), log_level="info",
+        limits=Limits(), blackbox_peers="", blackbox_ras=("localhost", 28028),
         web_socket=Path(SYSTEM_SOCKET).with_suffix(".web.sock"),
     )  # fmt: skip
 
