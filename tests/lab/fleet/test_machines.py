@@ -46,6 +46,11 @@ NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_gpu_xid_info": "there was no Xid",
     "tachograph_gpu_xid_timestamp_seconds": "there was no Xid",
     "tachograph_node_kernel_message_age_seconds": "the simulated nodes have no kernel's log",
+    "tachograph_node_port_down_seconds": "every port is up",
+    "tachograph_node_port_errors_per_second": "no port corrupts packets",
+    "tachograph_node_port_never_up_seconds": "every port is up",
+    "tachograph_node_port_recent_errors": "no port counts errors",
+    "tachograph_node_port_speed_ratio": "every port has its full speed",
     "tachograph_rank_ended_timestamp_seconds": "no rank has ended",
     "tachograph_rank_shares_gpu_info": "every rank has a GPU of its own",
     "tachograph_run_batch_changed_seconds": "the batch is what it was",
@@ -247,6 +252,9 @@ def test_links(play: Play) -> None:
     assert {value for _, value in played.host("node_infiniband_symbol_error_total", 1)} == {120}
     assert {value for _, value in played.host("node_infiniband_symbol_error_total", 0)} == {0}
     assert [value for _, value in played.host("node_infiniband_state_id", 0)] == [1, 4, 4, 4]
+    assert played.series("node_port_down_seconds", 0).keys() == {("mlx5_0", "1")}
+    assert played.series("node_port_errors_per_second", 1).keys() == {(f"mlx5_{place}", "1") for place in range(4)}
+    assert not played.series("node_port_down_seconds", 1) | played.series("node_port_recent_errors", 0)
     assert played.rank("rank_phase_seconds", 7)["backward",] > 15
 
 
