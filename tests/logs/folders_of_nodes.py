@@ -288,3 +288,11 @@ def a_card_of_a_node_whose_ranks_share_a_file() -> Files:
         for gpu in (3, 5)
     )
     return files
+
+
+@folder("configuration", rank=8)
+def an_unknown_error_beside_the_one_that_explains_it() -> Files:
+    unknown = "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start."
+    text = "".join(traceback(unknown, f"{rank}: ") for rank in range(8, 16))
+    text += "8: Failed to initialize NVML: Driver/library version mismatch\n"
+    return {"slurm-1.out": text + "srun: error: n02: tasks 8-15: Exited with exit code 1\n"}
