@@ -99,6 +99,7 @@ def test_the_supervisor_works(exporter: Any) -> None:
     exporter.eventually(lambda: exporter.scrape().value("supervisor_restarts_left", run="llama-7b") == 2)
     shown = exporter.scrape()
     assert shown.value("supervisor_actions_total", run="llama-7b", action="restart", outcome="done") == 1
+    assert shown.value("supervisor_webhooks_total", run="llama-7b", outcome="forged") == 1
     assert shown.value("supervisor_look_age_seconds", run="llama-7b", mode="act") >= 0
     assert shown.value("supervisor_blind_seconds", run="llama-7b") == 0
     assert shown.value("supervisor_recovery_seconds", run="llama-7b") == 41.5
