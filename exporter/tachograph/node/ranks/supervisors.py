@@ -106,6 +106,9 @@ def _samples(run: str, one: _Supervisor, now: float) -> list[Sample]:
                 Sample(catalog.SUPERVISOR_QUESTION, (run, asked.action, asked.id), asked.seconds + age)
                 for asked in one.questions
             ]
+        if said.skipped is not None:
+            steps = f"{said.skipped.first}-{said.skipped.last}"
+            samples.append(Sample(catalog.SUPERVISOR_SKIPS, (run, steps), said.skipped.times))
     samples += [Sample(catalog.SUPERVISOR_ACTIONS, (run, *what), count) for what, count in one.actions.items()]
     samples += [Sample(catalog.SUPERVISOR_WEBHOOKS, (run, what), count) for what, count in one.webhooks.items()]
     if said.recovery_seconds is not None:
