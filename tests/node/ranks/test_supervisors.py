@@ -61,10 +61,11 @@ def test_what_is_no_count_is_left_out(table: Any) -> None:
         "restart": {"done": 1, "would": 0, "asked": -1, "held": "3", "mulled": 4}, "dance": {"done": 1}, "stop": [],
         "leave": {"done": 2**60}, "x\n": {"done": 1},
     }  # fmt: skip
-    table.supervised(said(actions=actions), ME)
-    assert [key for key in supervised(table) if key[0] == "actions_total"] == [
-        ("actions_total", "r", "restart", "done")
-    ]
+    webhooks = {"forged": 3, "late": True, "taken": -1, "malformed": "3", "other": [], "eaten": 4}
+    table.supervised(said(actions=actions, webhooks=webhooks), ME)
+    assert [key for key in supervised(table) if key[0] in ("actions_total", "webhooks_total")] == [
+        ("actions_total", "r", "restart", "done"), ("webhooks_total", "r", "forged"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("over", [{"mode": "fast"}, {"run": ""}, {"run": "a\nb"}, {"blind_seconds": -1}, {"run": 3}])
