@@ -91,8 +91,7 @@ SLOW_NODES: dict[str, tuple[Fleet, list[Firing], list[tuple[str, str]]]] = {
     "for good": (NODES, [slow(120.0)], [("exclude_node", "right")]),
     "for half an hour": (NODES, [slow(120.0, 2100.0)], [("exclude_node", "wrong")]),
     "for a while": (NODES, [slow(120.0, 1500.0)], []),
-    "a ticket": (NODES, [slow(120.0, severity="warning")], []),
-    "of another run": (NODES, [slow(120.0, run="other")], []),
+    "a ticket, and a page of another run": (NODES, [slow(120.0, severity="warning"), slow(120.0, run="other")], []),
     "explained by another": (
         NODES, [slow(120.0), slow(60.0, alertname="NicLinkDown")], [],
     ),
