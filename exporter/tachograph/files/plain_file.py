@@ -13,7 +13,7 @@ def read_plain(path: Path, most: int) -> bytes:
 
     Raises OSError, for a pipe or a device with EINVAL, and with EFBIG for a file of more than `most` bytes.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a device or a pipe is opened without waiting
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
