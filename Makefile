@@ -118,7 +118,7 @@ PYTEST := $(BIN)/pytest -n 4
 # Tests start hundreds of Python processes; each would compile our modules again: 0.6 s for an exporter.
 unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/signals client/torch export/logs \
-  export/traces grafana lab/fleet lab/scenario node/judgement node/ranks node/status_page rules runbooks silence tools top) \
+  export/traces grafana lab/fleet lab/scenario node/api node/ranks node/status_page rules runbooks silence tools top) \
   $(wildcard tests/client/test_*.py) $(filter-out tests/node/test_exporter%,$(wildcard tests/node/test_*.py)) \
   $(filter-out $(addprefix tests/node/gpu/test_,captures.py source% watch% worker.py),$(wildcard tests/node/gpu/test_*.py))
 

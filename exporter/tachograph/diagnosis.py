@@ -1,6 +1,6 @@
 """The fixed numbers of the alert rules, and the words that they sort phases, Xids and clock reasons by.
 
-For views of a single node, which have no Prometheus to ask: the exporter's own judgement and `tachograph top`. The
+For views of a single node, which have no Prometheus to ask: the exporter's own pages and `tachograph top`. The
 numbers are those of prometheus/rules/; tests/test_diagnosis.py compares each with the rule that it comes from. What a
 site or a run may set is in findings/limits.py.
 """

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.api.answer import NodeAnswer
 from tachograph.node.ranks.frames import Bye, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import LONGEST_TICK
@@ -215,7 +215,7 @@ def paged(node: Node, programs: Mapping[str, Path], tmp_path_factory: pytest.Tem
 @pytest.fixture(scope="module")
 def judged(node: Node) -> dict[str, Any]:
     """The node's answer to /api/node."""
-    answer: dict[str, Any] = json.loads(NodeJudgement("n", node.table, (), None, node.hand.clock).as_json())
+    answer: dict[str, Any] = json.loads(NodeAnswer("n", node.table, (), None, node.hand.clock).as_json())
     return answer
 
 

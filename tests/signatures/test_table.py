@@ -318,3 +318,20 @@ def test_a_number_that_names_an_error_counts() -> None:
     """And any other makes no two errors different."""
     rows = [classify(f"RuntimeError: fsync failed, errno: {number}") for number in (5, 111)]
     assert [row and row.category for row in rows] == ["storage", "network"]
+
+
+def test_a_sentence_counts_where_a_failure_is_known() -> None:
+    """Healthy programs say that something failed, too; the last words of a rank that failed are weighed."""
+    line = "Failed to reach the server at 10.0.0.7:6379 after 12 attempts"
+    assert classify(line) is None
+    row = classify(line, failed=True)
+    assert row is not None
+    assert row.category == "network"
+    assert classify("The server at 10.0.0.7:6379 is reached by DNS", failed=True) is None
+
+
+def test_who_speaks_does_not_count() -> None:
+    """A library for communication says of a file what any program says of one, and a level is no word."""
+    made = parse(WEIGHED.replace("hosts?", "nccl"))
+    rows = [made.classify(f"Error: {who} a file, late") for who in ("NCCL WARN NET/OFI", "UCX  ERROR", "FATAL")]
+    assert [row and row.name for row in rows] == ["files"] * 3

@@ -21,10 +21,10 @@ from tachograph.logs.candidates import (
     long_lines,
 )
 from tachograph.logs.line import PLAIN, LogLine, plain, with_facts
+from tachograph.logs.named import NamedRanks
 from tachograph.logs.nccl import MARKS, NcclFacts
 from tachograph.logs.prefilter import Prefilter
 from tachograph.logs.progress import STEP, StepsAfter, labels
-from tachograph.logs.ranks import NamedRanks
 from tachograph.logs.record import LogRecord, read
 from tachograph.logs.sections import LogSection, headers, sections
 from tachograph.logs.sightings import Beside, Context, Key, Scanned, Sightings, is_failure
@@ -132,13 +132,11 @@ class LogScan:
 
     def result(self) -> Scanned:
         """Return what was read."""
-        named, kept = self._named, self._sightings
+        kept = self._sightings
         self._forget()
         return Scanned(
             kept.kept, self._nccl, self._size, self._lines + (not self._times.whole), self._long, kept.lost,
-            self._first, self._times.last(), self._attempt,
-            frozenset(named.ranks), frozenset(named.within), named.pairs, frozenset(named.nodes),
-            self._steps, kept.unsettled(),
+            self._first, self._times.last(), self._attempt, self._named, self._steps, kept.unsettled(),
         )  # fmt: skip
 
     def _learn(self) -> None:

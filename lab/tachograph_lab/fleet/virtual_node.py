@@ -8,6 +8,7 @@ from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.histograms import HistogramSample
+from tachograph.node.ranks import rank_ends
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, decode
 from tachograph.node.ranks.run_names import RunNames
 from tachograph.node.ranks.saved_totals import SavedTotals
@@ -57,7 +58,7 @@ class VirtualNode:
         if message.frame is None:
             rank = table.lost(link, unsure=True)
             if rank is not None:
-                table.gone(rank, None if message.exit_code is None else message.exit_code << 8)
+                rank_ends.gone(rank, None if message.exit_code is None else message.exit_code << 8)
             return
         table.heard(link)
         try:
@@ -86,10 +87,10 @@ class VirtualNode:
         self._catch_up()
         return iter(self._exporter.samples())
 
-    def judgement(self) -> str:
+    def api_node(self) -> str:
         """Return what its `/api/node` answers now."""
         self._catch_up()
-        return self._exporter.judgement()
+        return self._exporter.api_node()
 
     def _time(self) -> float:
         return self._now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
-from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.client.core.misuse import Misuse
 from tachograph.client.core.notice import shown
 from tachograph.wire import MAX_DESCRIPTION_BYTES, MAX_OWN_METRICS, cut

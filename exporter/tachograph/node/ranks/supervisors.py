@@ -30,6 +30,7 @@ class _Supervisor:
     said: Supervision
     heard: float
     actions: Mapping[tuple[str, str], int]
+    webhooks: Mapping[str, int]
     questions: Sequence[Question]
 
 
@@ -53,7 +54,9 @@ class Supervisors:
             if own >= self._limits.ranks or len(self._of) >= self._limits.node_ranks:
                 raise FrameError("rank_limit", f"you already have {own} supervisors on this node")
         asked = [one for one in said.questions if one.action in catalog.POLICY_ACTIONS and named.takes("ask", one.id)]
-        self._of[run] = _Supervisor(uid, said, now, _counted(said.actions), asked)
+        self._of[run] = _Supervisor(
+            uid, said, now, _counted(said.actions), _counts(said.webhooks, catalog.WEBHOOK_OUTCOMES), asked
+        )  # fmt: skip
 
     def forget_old(self, now: float) -> None:
         """Forget those that ended, or fell silent, as long ago as ranks are forgotten that finished, or died."""
@@ -75,8 +78,16 @@ def _counted(actions: Mapping[str, object]) -> Mapping[tuple[str, str], int]:
         (action, outcome): count
         for action in catalog.POLICY_ACTIONS
         if isinstance(counts := actions.get(action), Mapping)
-        for outcome in catalog.SUPERVISOR_OUTCOMES
-        if isinstance(count := counts.get(outcome), int) and 0 < count <= 2**53
+        for outcome, count in _counts(counts, catalog.SUPERVISOR_OUTCOMES).items()
+    }
+
+
+def _counts(said: Mapping[str, object], outcomes: Sequence[str]) -> Mapping[str, int]:
+    """Return the counts by outcome, without what is neither."""
+    return {
+        outcome: count
+        for outcome in outcomes
+        if isinstance(count := said.get(outcome), int) and not isinstance(count, bool) and 0 < count <= 2**53
     }
 
 
@@ -95,7 +106,11 @@ def _samples(run: str, one: _Supervisor, now: float) -> list[Sample]:
                 Sample(catalog.SUPERVISOR_QUESTION, (run, asked.action, asked.id), asked.seconds + age)
                 for asked in one.questions
             ]
+        if said.skipped is not None:
+            steps = f"{said.skipped.first}-{said.skipped.last}"
+            samples.append(Sample(catalog.SUPERVISOR_SKIPS, (run, steps), said.skipped.times))
     samples += [Sample(catalog.SUPERVISOR_ACTIONS, (run, *what), count) for what, count in one.actions.items()]
+    samples += [Sample(catalog.SUPERVISOR_WEBHOOKS, (run, what), count) for what, count in one.webhooks.items()]
     if said.recovery_seconds is not None:
         samples.append(Sample(catalog.SUPERVISOR_RECOVERY, (run,), said.recovery_seconds))
     samples.append(Sample(catalog.SUPERVISOR_LOST_STEPS, (run,), said.lost_steps))

@@ -306,6 +306,9 @@ class Case(NamedTuple):
     told: dict[tuple[str, ...], float | None]
 
 
+STACK = ". Its whole stack: py-spy dump --pid 102 there, before anyone kills the run."
+
+
 def named(name: str, *before: str, after: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the series of rank 2, whose GPU is not known."""
     return (name, *before, CULPRIT, *after)
@@ -332,14 +335,17 @@ CASES = {
         "`step`, `phase`", stand,
         {
             ("overdue_ranks", "backward"): 3, ("overdue_ranks", "data"): 1,
-            named("hang_suspect_seconds", after=("", "", "data", "elsewhere", "102", "", "phase data")): 40,
+            named("hang_suspect_seconds", after=("", "", "data", "elsewhere", "102", "", f"in phase data{STACK}")): 40,
         },
     ),
     "who did not enter a collective": Case(
         "`step`, `collective_enqueued`", behind,
         {
-            named("hang_suspect_seconds", after=("", "", "unknown", "behind", "102", "", "phase unknown")): 0,
-            named("hang_suspect_enqueued", after=("", "", "0")): 58, ("hang_enqueued", "0", "furthest", ""): 59,
+            named(
+                "hang_suspect_seconds", after=("", "", "unknown", "behind", "102", "", f"in phase unknown{STACK}")
+            ): 0,
+            named("hang_suspect_enqueued", after=("", "", "0")): 58,
+            ("hang_enqueued", "0", "furthest", "in collective 59"): 59,
         },
     ),
     "a run that does not start": Case("`step`", no_start, {("start_stalled_seconds",): 300}),

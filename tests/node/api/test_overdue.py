@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.judgement.node import NodeJudgement
-from tachograph.node.judgement.runs import RunJudgement
+from tachograph.node.api.answer import NodeAnswer
+from tachograph.node.api.runs import RunAnswer
 from tachograph.node.status_page.page import Sections, status_page
 
 STEPS = {"steps_total": 2000, "phase_seconds_total": {"forward": 60.0, "backward": 40.0, "init": 900.0}}
@@ -24,7 +24,7 @@ class Stalled:
 
     def stand(
         self, seconds: float, *phases: str | None, step: bool = False, still: float = 0.0, **metrics: Any
-    ) -> RunJudgement:
+    ) -> RunAnswer:
         """Let time pass, have every rank say its phase, and return what is concluded."""
         before = self.hand.clock.wall() if step else None
         self.hand.turn(seconds)
@@ -44,8 +44,8 @@ class Stalled:
         (run,) = self.judged().runs
         return run
 
-    def judged(self) -> NodeJudgement:
-        return NodeJudgement("node-27", self.table, (), None, self.hand.clock)
+    def judged(self) -> NodeAnswer:
+        return NodeAnswer("node-27", self.table, (), None, self.hand.clock)
 
     def page(self) -> str:
         return status_page(self.judged(), self.table, {}, Sections(self.hand.clock))
@@ -123,18 +123,31 @@ def test_before_the_first_steps_nothing_is_usual(table: Any, hand: Any) -> None:
     table.tell("a", 1, phase="forward", phase_since=hand.clock.wall(), time=hand.clock.wall())
     hand.turn(900.0)
     table.heard("a")
-    assert [run.state for run in NodeJudgement("n", table, (), None, hand.clock).runs] == ["running"]
+    assert [run.state for run in NodeAnswer("n", table, (), None, hand.clock).runs] == ["running"]
     saying = {"phase": "forward", "phase_since": hand.clock.wall()}
     table.tell("a", 2, progress_time=hand.clock.wall(), **saying)
     for seconds, state in ((239.0, "running"), (1560.0, "overdue"), (2.0, "hung")):
         hand.turn(seconds)
         table.heard("a")
-        assert [run.state for run in NodeJudgement("n", table, (), None, hand.clock).runs] == [state]
+        assert [run.state for run in NodeAnswer("n", table, (), None, hand.clock).runs] == [state]
     table.tell("a", 3, progress_time=hand.clock.wall())
     for seconds, state in ((239.0, "running"), (2.0, "hung")):
         hand.turn(seconds)
         table.heard("a")
-        assert [run.state for run in NodeJudgement("n", table, (), None, hand.clock).runs] == [state]
+        assert [run.state for run in NodeAnswer("n", table, (), None, hand.clock).runs] == [state]
+
+
+def test_ranks_that_all_fell_silent_before_their_first_step(table: Any, hand: Any) -> None:
+    """A run of which nobody runs has hung after half an hour, too, and both pages have it."""
+    for rank in (0, 1):
+        table.greet(rank, rank=rank, world_size=2)
+        table.tell(rank, 1, phase="init", phase_since=hand.clock.wall(), time=hand.clock.wall())
+    hand.turn(1900.0)
+    answer = NodeAnswer("n", table, (), None, hand.clock)
+    assert [(run.state, run.sentence) for run in answer.runs] == [("hung", "no step so far; no rank here stands out")]
+    page = status_page(answer, table, {}, Sections(hand.clock))
+    assert "no step so far" in page
+    assert "could not be drawn" not in page
 
 
 def test_who_is_blamed(run: Stalled) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.node.judgement.node import NodeJudgement
-from tachograph.node.judgement.runs import RunJudgement
+from tachograph.node.api.answer import NodeAnswer
+from tachograph.node.api.runs import RunAnswer
 from tachograph.node.ranks.conclusions.lags import is_late, is_straggler, lags, usual_wait
 
 
@@ -25,7 +25,7 @@ def test_lag_is_measured_from_the_usual_wait() -> None:
     ]  # fmt: skip
 
 
-def judged(table: Any, hand: Any, waits: dict[int, float | None]) -> RunJudgement:
+def judged(table: Any, hand: Any, waits: dict[int, float | None]) -> RunAnswer:
     """Return what is concluded about ranks with steps of 0.5 s that wait so long, 50 of 100 steps ago twice that."""
     for number, wait in waits.items():
         table.greet(number, rank=number, world_size=4)
@@ -34,7 +34,7 @@ def judged(table: Any, hand: Any, waits: dict[int, float | None]) -> RunJudgemen
     for rank in table.ranks():
         if (wait := waits[rank.hello.rank]) is not None:  # as the exporter works them out of the frames
             rank.series.gauges |= {"recent_step_seconds": {"": 0.5}, "recent_wait_seconds": {"": wait}}
-    (run,) = NodeJudgement("n", table, (), None, hand.clock).runs
+    (run,) = NodeAnswer("n", table, (), None, hand.clock).runs
     return run
 
 
@@ -52,7 +52,7 @@ def test_ranks_that_ended_or_say_nothing_of_waits_lag_behind_nobody(table: Any, 
     """Neither are they counted among the others; the mean over all steps outlives a rank."""
     judged(table, hand, {0: 0.2, 1: 0.0, 2: None})
     table.lost(1)
-    (run,) = NodeJudgement("n", table, (), None, hand.clock).runs
+    (run,) = NodeAnswer("n", table, (), None, hand.clock).runs
     assert [each.lag_seconds for each in run.ranks] == [None, None, None]
     assert [each.wait_seconds for each in run.ranks] == [0.2, None, None]
     assert [each.mean_lag_seconds for each in run.ranks] == [0.0, pytest.approx(0.3), None]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tachograph.catalog import index as catalog
 from tachograph.findings.kinds import RUN_HUNG
-from tachograph.node.judgement.node import NodeJudgement
-from tachograph.node.judgement.problems import of_memory
+from tachograph.node.api.answer import NodeAnswer
+from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
+
+PEAKS = ((0, 70), (1, 77), (2, 79))
+"""GPUs, and the GiB that tensors took at most."""
 
 
-def judged(table: Any, hand: Any, *ranks: dict[str, Any], **metrics: Any) -> NodeJudgement:
+def judged(table: Any, hand: Any, *ranks: dict[str, Any], **metrics: Any) -> NodeAnswer:
     """Return what is concluded about ranks at step 90, in steps of 0.1 s, given what each says of a step."""
     wall = hand.clock.wall()
     for number, said in enumerate(ranks):
-        table.greet(number, rank=number, world_size=len(ranks))
+        table.greet(number, rank=number, world_size=len(ranks), uuid=said.get("uuid"))
         phase = said.get("phase", "backward")
         table.tell(number, metrics={"steps_total": 90} | metrics | said.get("metrics", {}), time=wall,
                    progress_time=wall, phase=phase, phase_since=wall, step=90)  # fmt: skip
@@ -24,7 +27,7 @@ def judged(table: Any, hand: Any, *ranks: dict[str, Any], **metrics: Any) -> Nod
         rank.series.gauges |= {"recent_step_seconds": {"": 0.1}, "recent_phase_seconds": said.get("phases", {})}
         if "wait" in said:
             rank.series.gauges["recent_wait_seconds"] = {"": said["wait"]}
-    return NodeJudgement("n", table, (), None, hand.clock)
+    return NodeAnswer("n", table, (), None, hand.clock)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_since_when(table: Any, hand: Any) -> None:
         hand.turn(pause)
         found = judged(table, hand, *late)
         table.tick()
-        found = NodeJudgement("n", table, (), None, hand.clock)
+        found = NodeAnswer("n", table, (), None, hand.clock)
         seconds.append((found.runs[0].ranks[1].late_for_seconds, found.runs[0].data_for_seconds))
         assert [one.seconds for one in found.problems] == list(seconds[-1])
         texts = [one.sentence for one in found.problems]
@@ -139,20 +142,27 @@ def test_a_save_under_way_is_no_problem(table: Any, hand: Any) -> None:
     hand.turn(12.0)
     for rank in range(2):
         table.heard(rank)
-    later = NodeJudgement("n", table, (), None, hand.clock)
+    later = NodeAnswer("n", table, (), None, hand.clock)
     assert (later.runs[0].saving_seconds, later.problems) == (12.0, [])
     assert judged(table, hand, {}, {}).runs[0].saving_seconds is None
 
 
 def test_a_gpu_whose_memory_is_nearly_full(table: Any, hand: Any) -> None:
     """By what tensors took at most, of the fullest GPU; a GPU of unknown size is left out."""
-    ranks = [{"metrics": {"memory_peak_bytes": 2**30 * gib}} for gib in (70, 77, 79)]
-    (run,) = judged(table, hand, *ranks).runs
-    run = replace(run, ranks=tuple(replace(rank, uuid=f"GPU-{rank.rank}") for rank in run.ranks))
-    sizes = {"GPU-0": 80 * 2.0**30, "GPU-1": 80 * 2.0**30, "GPU-2": 0.0}
-    (problem,) = of_memory(run, sizes)
-    assert problem.sentence == "Rank 1 of run r: tensors took 96% of its GPU's 80.0 GiB at most."
-    assert list(of_memory(run, {**sizes, "GPU-1": 82 * 2.0**30})) == []
+    judged(table, hand, *[{"metrics": {"memory_peak_bytes": 2**30 * gib}, "uuid": f"GPU-{n}"} for n, gib in PEAKS])
+    gpus = [GpuIdentity(str(number), f"GPU-{number}", "H100") for number, _ in PEAKS]
+
+    def problems(*gib: int) -> list[str]:
+        """Return what is said where the first GPUs have so much memory."""
+        samples = (
+            Sample(catalog.GPU_MEMORY_TOTAL, (gpu.index, gpu.uuid), 2.0**30 * size)
+            for gpu, size in zip(gpus, gib, strict=False)
+        )
+        snapshot = GpuSnapshot(tuple(samples), 0.0, hand.now, True, "")
+        return [one.sentence for one in NodeAnswer("n", table, gpus, snapshot, hand.clock).problems]
+
+    assert problems(80, 80) == ["Rank 1 of run r: tensors took 96% of its GPU's 80.0 GiB at most."]
+    assert problems(80, 82) == []
 
 
 def test_before_a_hang_a_missing_step_is_said(table: Any, hand: Any) -> None:
@@ -161,7 +171,7 @@ def test_before_a_hang_a_missing_step_is_said(table: Any, hand: Any) -> None:
     for seconds, count in ((10.0, 0), (0.1, 1)):
         hand.turn(seconds)
         table.heard(0)
-        found = NodeJudgement("n", table, (), None, hand.clock)
+        found = NodeAnswer("n", table, (), None, hand.clock)
         assert (len(found.problems), found.runs[0].state) == (count, "running")
     (problem,) = found.problems
     assert problem.sentence.startswith("Run r: no step for 10 s, usually 100 ms; rank 0 in data for 10 s")

@@ -1,18 +1,17 @@
-"""The GPUs of this node as of their last readings, and what is wrong with them."""
+"""A GPU as of its last readings, and what is wrong with it, in a few words each, for whoever looks at the node."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cache
 
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
-from tachograph.node.judgement.problems import BLIND, BROKEN_GPU, REASON_LENGTH, SLOWED, WORN, Problem, shortened
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 from tachograph.node.xid import xid_table
-from tachograph.text.humanize import age, celsius, count, percent, plural
+from tachograph.text.humanize import celsius, count, percent, plural
 
 HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost", "sw_power_cap"})
 """Reasons for lower clocks that are not a problem: a power cap is normal at full load."""
@@ -22,16 +21,9 @@ ENDS_WORK = frozenset({"lost", "reset_required", "hung", "error", "unplugged"})
 FATAL_XID_SECONDS = 600.0
 """Since a fatal Xid, after which it may have been mended, as in prometheus/src/gpu_faults.yml."""
 
-HELD = catalog.GPU_CLOCK_EVENT_SECONDS.values
-READINGS: Mapping[str, Metric] = {
-    "sm_active": catalog.GPU_SM_ACTIVE,
-    "tensor_active": catalog.GPU_TENSOR_ACTIVE,
-    "utilization": catalog.GPU_UTILIZATION,
-    "power_watts": catalog.GPU_POWER,
-    "power_limit_watts": catalog.GPU_POWER_LIMIT,
-    "memory_used_bytes": catalog.GPU_MEMORY_USED,
-    "memory_total_bytes": catalog.GPU_MEMORY_TOTAL,
-}
+BROKEN, SLOWED, WORN = "broken", "slowed", "worn"
+Fault = tuple[str, str]
+"""One of these three kinds, and what is wrong, in words."""
 
 
 class GpuStatus:
@@ -51,39 +43,21 @@ class GpuStatus:
         """Yield the label values after gpu and uuid of each of its samples of a family."""
         return (sample.labels[2:] for sample in self._own if sample.metric is metric)
 
-    def facts(self, wall: float) -> dict[str, object]:
-        """Return it as `/api/node` has it at a time of the day.
-
-        `held` and `held_seconds` are why and for how long clocks were held down.
-        """
-        seconds = ((reason, self.value(catalog.GPU_CLOCK_EVENT_SECONDS, reason)) for reason in HELD)
-        return {
-            "gpu": self.identity.index,
-            "uuid": self.identity.uuid,
-            "name": self.identity.name,
-            **{name: self.value(metric) for name, metric in READINGS.items()},
-            "temperature_celsius": self.value(catalog.GPU_TEMPERATURE, "gpu"),
-            "held": self.held(),
-            "held_seconds": {reason: value for reason, value in seconds if value is not None},
-            "trouble": [*self.reasons(), *(text for order, text in self.faults() if order == BROKEN_GPU)],
-            "broken": list(self._broken(wall)),
-        }
-
     def held(self) -> list[str]:
         """Return why its clocks are held down, the harmless reasons too."""
         return [reason for reason in catalog.CLOCK_EVENT_REASONS if self.value(catalog.GPU_CLOCK_EVENT, reason)]
 
-    def problems(self) -> Iterator[tuple[int, str]]:
-        """Yield what is wrong with it, in a few words each."""
+    def problems(self) -> Iterator[Fault]:
+        """Yield what is wrong with it."""
         if self.value(catalog.GPU_UP) == 0:
-            yield BROKEN_GPU, ": ".join(("cannot be read", *self.reasons()))
+            yield BROKEN, ": ".join(("cannot be read", *self.reasons()))
         yield from self.faults()
 
     def reasons(self) -> list[str]:
         """Return why it cannot be read."""
         return [reason.replace("_", " ") for (reason,) in self.labels(catalog.GPU_UNAVAILABLE)]
 
-    def _broken(self, wall: float) -> Iterator[str]:
+    def broken(self, wall: float) -> Iterator[str]:
         """Yield what ends the work on it, and pages: not what the work may outlast, nor what has been mended since."""
         yield from (
             reason.replace("_", " ") for (reason,) in self.labels(catalog.GPU_UNAVAILABLE) if reason in ENDS_WORK
@@ -95,18 +69,18 @@ class GpuStatus:
             if xid in _fatal_xids() and (self.value(catalog.GPU_XID_TIMESTAMP, xid) or 0.0) > wall - FATAL_XID_SECONDS:
                 yield _had(xid, action, meaning)
 
-    def faults(self) -> Iterator[tuple[int, str]]:
+    def faults(self) -> Iterator[Fault]:
         """Yield its problems other than that it cannot be read."""
         for (action,) in self.labels(catalog.GPU_RECOVERY_ACTION):
             if action != "none":
-                yield BROKEN_GPU, _recommended(action)
+                yield BROKEN, _recommended(action)
         for xid, action, meaning in self.labels(catalog.GPU_XID_INFO):
             if action not in diagnosis.XID_OF_PROGRAM:
-                yield BROKEN_GPU, _had(xid, action, meaning)
+                yield BROKEN, _had(xid, action, meaning)
         yield from self._slowed()
         yield from self._worn()
 
-    def _slowed(self) -> Iterator[tuple[int, str]]:
+    def _slowed(self) -> Iterator[Fault]:
         held = [reason for reason in self.held() if reason not in HARMLESS]
         if held:
             degrees = self.value(catalog.GPU_TEMPERATURE, "gpu")
@@ -124,7 +98,7 @@ class GpuStatus:
         if (replays := self.value(catalog.GPU_PCIE_REPLAY_RATE)) is not None:
             yield SLOWED, f"the PCIe link resends {count(60 * replays)} packets a minute"
 
-    def _worn(self) -> Iterator[tuple[int, str]]:
+    def _worn(self) -> Iterator[Fault]:
         errors = self.value(catalog.GPU_ECC_ERRORS, "uncorrected", "volatile")
         if errors and math.isfinite(errors):
             yield WORN, f"{plural(errors, 'uncorrected ECC error')} since the driver was loaded"
@@ -152,15 +126,7 @@ def _had(xid: str, action: str, meaning: str) -> str:
     return f"had Xid {xid} ({meaning}): {action}"
 
 
-def of_gpus(gpus: Sequence[GpuStatus], snapshot: GpuSnapshot | None, now: float) -> Iterator[Problem]:
-    """Yield the problems of GPUs and of reading them; each names its GPU."""
-    if snapshot is not None and gpus:
-        seconds = now - snapshot.monotonic
-        if not snapshot.ok:
-            yield Problem(BLIND, "GPUs", f"No readings: {shortened(snapshot.reason, REASON_LENGTH)}")
-        elif seconds > diagnosis.READINGS_STALE_SECONDS:
-            yield Problem(BLIND, "GPUs", f"The readings below are {age(seconds)} old: a driver call has not returned.")
-    for gpu in gpus:
-        for order, text in gpu.problems():
-            sentence = f"{text[:1].upper()}{shortened(text[1:], REASON_LENGTH)}."
-            yield Problem(order, f"GPU {gpu.identity.index}", sentence)
+def stale_seconds(snapshot: GpuSnapshot, now: float) -> float | None:
+    """Return how old readings are that say nothing about now any more; None of newer ones."""
+    seconds = now - snapshot.monotonic
+    return seconds if seconds > diagnosis.READINGS_STALE_SECONDS else None

@@ -1,4 +1,4 @@
-"""All that a node concludes at one moment, and the JSON of `/api/node`, which docs/web.md describes."""
+"""All that a node answers at one moment, as `/api/node` and the status page lay it out; docs/web.md describes it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from functools import cached_property
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import OLD_SECONDS
+from tachograph.node.api.gpus import gpu_answer
+from tachograph.node.api.problems import Problem, of_coverage, of_gpus, of_run
+from tachograph.node.api.runs import RunAnswer, run_answer
 from tachograph.node.clock import Clock
-from tachograph.node.judgement.gpus import GpuStatus, of_gpus
-from tachograph.node.judgement.private import MayRead
-from tachograph.node.judgement.problems import Problem, of_coverage, of_memory, of_run
-from tachograph.node.judgement.runs import RunJudgement, judge_runs
+from tachograph.node.gpu.conclusions.gpu_status import GpuStatus
+from tachograph.node.ranks.conclusions.findings import RunPart
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
+from tachograph.node.web.private import MayRead
 from tachograph.wire import jsonable
 
 VERSION = 1
 
 
-class NodeJudgement:
-    """The conclusions of a node at the moment at which this is made; each part is worked out when it is asked for.
+class NodeAnswer:
+    """The answer of a node at the moment at which this is made; each part is worked out when it is asked for.
 
     `may_read` says of whose runs the reader sees failure reasons: a message may hold paths and data of its user.
     """
@@ -42,9 +44,14 @@ class NodeJudgement:
         self._table, self._gpus, self._may_read = table, gpus, may_read
 
     @cached_property
-    def runs(self) -> list[RunJudgement]:
+    def _parts(self) -> list[RunPart]:
+        names = dict.fromkeys(rank.key[0] for rank in self._table.ranks())
+        return [RunPart(*self._table.concluded(name)) for name in names]
+
+    @cached_property
+    def runs(self) -> list[RunAnswer]:
         """The runs with ranks here, by name."""
-        return judge_runs(self._table, self._may_read)
+        return [run_answer(part, self._may_read) for part in self._parts]
 
     @cached_property
     def gpus(self) -> list[GpuStatus]:
@@ -55,7 +62,8 @@ class NodeJudgement:
     def problems(self) -> list[Problem]:
         """The problems of ranks and GPUs, worst first, but after them those of a run that ended a while ago."""
         sizes = {gpu.identity.uuid: gpu.value(catalog.GPU_MEMORY_TOTAL) or 0.0 for gpu in self.gpus}
-        of_ranks = [problem for run in self.runs for problem in (*of_run(run), *of_memory(run, sizes))]
+        runs = zip(self.runs, self._parts, strict=True)
+        of_ranks = [problem for run, part in runs for problem in of_run(run, part.findings(sizes), sizes)]
         of_node = (*of_gpus(self.gpus, self.snapshot, self.now), *of_coverage(self._table.unrecorded()))
         found = (*of_ranks, *of_node)
         over = {run.run for run in self.runs if not any(rank.state in catalog.ALIVE for rank in run.ranks)}
@@ -76,7 +84,7 @@ class NodeJudgement:
                 }
                 for run in self.runs
             ],
-            "gpus": [gpu.facts(self.wall) for gpu in self.gpus],
+            "gpus": [gpu_answer(gpu, self.wall) for gpu in self.gpus],
             "unreadable": snapshot.reason if snapshot is not None and not snapshot.ok else "",
             "problems": [
                 {
