@@ -120,7 +120,7 @@ def measure(options: argparse.Namespace, programs: Mapping[str, Path], folder: P
             report(options.cells * options.ranks, state, result[state])
             if state in PAGES:
                 result[state]["named"] = bench.named(PAGES[state])
-                show(f"named by {PAGES[state]}", [{"who": who} for who in result[state]["named"]])
+                show(f"named by {PAGES[state]}", [{"who": who} for who in result[state]["named"] or ["nobody"]])
     return result
 
 

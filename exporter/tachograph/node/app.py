@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tachograph._version import __version__
@@ -220,7 +220,7 @@ class Exporter:
         """Return everything that the exporter shows; if one part fails, the others are still shown."""
         return [
             *self._shown_gpus.samples(),
-            *(() if self._shown_ports is None else self._shown_ports.samples()),
+            *self._port_samples(),
             *self._rank_samples(),
             *self._listener.samples(),
             *self._server.samples(),
@@ -232,6 +232,9 @@ class Exporter:
     def api_node(self, may_read: MayRead = lambda _: True) -> str:
         """Return what `/api/node` answers."""
         return self._answer(may_read).as_json()
+
+    def _port_samples(self) -> Iterable[Sample]:
+        return () if self._shown_ports is None else self._shown_ports.samples()
 
     def _rank_samples(self) -> list[Sample | HistogramSample]:
         start = time.perf_counter()
@@ -281,7 +284,8 @@ class Exporter:
         from tachograph.node.api.answer import NodeAnswer  # late: see above
 
         gpus, snapshot = self._source.gpus(), self._shown_gpus.snapshot()
-        return NodeAnswer(node_name(), self._table, gpus, snapshot, self._clock, may_read=may_read)
+        ports = self._port_samples()
+        return NodeAnswer(node_name(), self._table, gpus, snapshot, self._clock, ports=ports, may_read=may_read)
 
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:

@@ -97,7 +97,6 @@ NOT_YET = {
 }
 NOT_ON_THIS_FLEET = {
     "tachograph_gpu_page_retirement_pending": "parts before Ampere",
-    "tachograph_gpu_temperature_threshold_celsius": "shown where the degrees left are not read",
     "tachograph_gpu_sm_active_ratio": "shown where the driver counts no cycles",
     "tachograph_gpu_tensor_active_ratio": "shown where the driver counts no cycles",
     "tachograph_run_amp_loss_scale": "bf16 needs no scaler",
@@ -108,6 +107,7 @@ NOT_ON_THIS_FLEET = {
     "tachograph_supervisor_actions_total": "nobody supervises the run",
     "tachograph_supervisor_blind_seconds": "nobody supervises the run",
     "tachograph_supervisor_look_age_seconds": "nobody supervises the run",
+    "tachograph_supervisor_skips": "nobody supervises the run",
     "tachograph_supervisor_question_seconds": "nobody supervises the run",
     "tachograph_supervisor_restarts_left": "nobody supervises the run",
     "tachograph_run_schedule_idle_seconds": "the loop has no watched schedule",
