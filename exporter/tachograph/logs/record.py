@@ -24,6 +24,7 @@ _HEAD = "Traceback (most recent call last)"
 _FIELD = re.compile(r'"[\w@.]{1,40}": ".*",?$')
 _CUT = re.compile(r"\bstd(?:out|err) P ")
 _CLASS = re.compile(r"(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt|Failure|Timeout)")
+_OF_DOCKER = {"log", "stream", "time", "attrs"}
 _LEVEL = ("level", "severity", "levelname")
 
 
@@ -98,8 +99,18 @@ def _from_json(outer: LogLine, until: float) -> LogRecord | None:
     level = next((str(fields[name]) for name in _LEVEL if name in fields), "")
     if level.upper().startswith("WARN"):
         lines = [one._replace(text=f"WARNING {one.text}") for one in lines]
-    cut = "stream" in fields and isinstance(fields.get("log"), str) and not str(fields["log"]).endswith("\n")
-    return LogRecord(tuple(lines), tuple(raws), json=True, partial=cut)
+    return LogRecord(tuple(lines), tuple(raws), json=True, partial=_is_cut(given))
+
+
+def _is_cut(given: Mapping[str, object]) -> bool:
+    """Return whether a container's line goes on in the next record: Docker's lacks its end, of others a tag says it.
+
+    What collects logs takes the ends of all lines away.
+    """
+    if "logtag" in given:
+        return given["logtag"] == "P"
+    log = given.get("log")
+    return "stream" in given and given.keys() <= _OF_DOCKER and isinstance(log, str) and not log.endswith("\n")
 
 
 def _raised(fields: Mapping[str, object]) -> list[str]:
