@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tachograph.logs.line import PLAIN, LineShape, LogLine, parse, plain, time_of
 
 _DEPTH = 5
+_PAIRS = 40
+"""Attributes of a record that are read."""
 _LONGEST = 64 << 10
 _TEXTS = ("message", "msg", "log", "line", "textpayload", "text", "event", "body", "content", "error")
 """Fields that hold the message, the likeliest first."""
@@ -149,6 +151,7 @@ def _flat(given: object, depth: int) -> Iterator[tuple[str, object]]:
     for name, value in given.items():
         if isinstance(value, list):
             yield _word(name), _letters(value)
+            yield from _pairs(value[:_PAIRS])
             for one in value[:_DEPTH]:
                 yield from _flat(one, depth - 1)
         elif not isinstance(value, dict):
@@ -157,6 +160,13 @@ def _flat(given: object, depth: int) -> Iterator[tuple[str, object]]:
             yield from ((_word(name) + _word(one), of_it) for one, of_it in value.items() if isinstance(of_it, str))
     for value in given.values():
         yield from _flat(value, depth - 1)
+
+
+def _pairs(given: Sequence[object]) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of OpenTelemetry: objects with a key, and a value that is called by its type."""
+    for one in given:
+        if isinstance(one, dict) and isinstance(one.get("key"), str) and isinstance(one.get("value"), dict):
+            yield from ((_word(one["key"]), value) for value in one["value"].values())
 
 
 def _word(name: object) -> str:
