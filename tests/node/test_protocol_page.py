@@ -105,6 +105,7 @@ def test_the_supervisor_works(exporter: Any) -> None:
     assert shown.value("supervisor_recovery_seconds", run="llama-7b") == 41.5
     assert shown.value("supervisor_lost_steps_total", run="llama-7b") == 12
     assert shown.value("supervisor_saved_gpu_seconds_total", run="llama-7b") == 6868
+    assert shown.value("supervisor_skips", run="llama-7b", steps="128-157") == 2
     asked = {"action": "exclude_node", "question": "1f0c3a"}
     assert shown.value("supervisor_question_seconds", run="llama-7b", **asked) >= 31
 

@@ -494,6 +494,10 @@ SUPERVISOR_QUESTION = _row(
     "supervisor_question_seconds", GAUGE, "seconds", ("run", "action", "question"),
     "Seconds for which a question of the supervisor has waited: tachograph supervise confirm QUESTION answers it.",
 )  # fmt: skip
+SUPERVISOR_SKIPS = _row(
+    "supervisor_skips", GAUGE, "", ("run", "steps"),
+    "How often batches of these steps were left out, or of steps beside them: those that were most often.",
+)  # fmt: skip
 SUPERVISOR_RECOVERY = _row(
     "supervisor_recovery_seconds", GAUGE, "seconds", ("run",),
     "Seconds from the last failure that the supervisor restarted the run for to the next step.",

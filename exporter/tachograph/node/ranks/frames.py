@@ -192,6 +192,14 @@ class Question(msgspec.Struct, frozen=True):
     seconds: Age
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """The steps, from the first to the last, whose batches a supervisor has had left out most often, and how often."""
+
+    first: Count
+    last: Count
+    times: Count
+
+
 class Supervision(msgspec.Struct, tag="supervisor", frozen=True):
     """A report of a run's supervisor on itself: all totals, so that the next frame makes up for a lost one.
 
@@ -211,6 +219,7 @@ class Supervision(msgspec.Struct, tag="supervisor", frozen=True):
     lost_steps: Count = 0
     saved_gpu_seconds: Age = 0.0
     questions: Annotated[list[Question], msgspec.Meta(max_length=MOST_QUESTIONS)] = []
+    skipped: Skipped | None = None
     ended: bool = False
 
     def __post_init__(self) -> None:
