@@ -113,8 +113,8 @@ check: $(CHECK_READY)  ## formatting, lint, types, floors, words: in a small env
 	$(CHECK_BIN)/lint-imports --no-cache
 	@$(CHECK_BIN)/python -m tools.words
 
-# On two cores: four more workers fill the gaps of those that wait. Slow tests, and those of units, wait less.
-PYTEST := $(BIN)/pytest -n 6
+# On two cores: six more workers fill the gaps of those that wait. Slow tests, and those of units, wait less.
+PYTEST := $(BIN)/pytest -n 8
 # Tests start hundreds of Python processes; each would compile our modules again: 0.6 s for an exporter.
 unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/signals client/torch export/logs \
