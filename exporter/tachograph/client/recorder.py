@@ -78,8 +78,8 @@ class Recorder(Uncopied):
       and for which SIGUSR2 asks; with 0 there are none, also for the exporter.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1`: does nothing at all.
 
-    Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing, nor does one made
-    in a loader's worker, or where a spawned process imports the script again. A copy of it, made with a model by
+    Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing, nor does one
+    made in a loader's worker, or where a spawned process imports the script again. A copy of it, made with a model by
     `copy.deepcopy`, is the recorder itself; an unpickled one does nothing.
 
     No call raises, whatever its arguments and the state of the process: what is wrong is dropped, counted, and

@@ -8,8 +8,8 @@ import sys
 def is_helper() -> bool:
     """Return whether this process imports the script of another one again, or loads data for it: it is no rank.
 
-    What is spawned, and the server that others are forked from, does that before it does its work, and `multiprocessing`
-    marks the process while it does. A loader's worker is known by PyTorch, which is asked only where it is loaded.
+    What is spawned, and the server that others are forked from, does that before its work, and `multiprocessing` marks
+    the process while it does. A loader's worker is known by PyTorch, which is asked only where it is loaded.
     """
     process = sys.modules.get("multiprocessing.process")
     if process is not None and getattr(process.current_process(), "_inheriting", False):

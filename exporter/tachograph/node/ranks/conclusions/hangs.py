@@ -302,7 +302,7 @@ def _collectives(ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
 
 
 def _stands(rank: Rank, view: RunView) -> bool:
-    """Return whether a rank has been in its phase for longer than a whole step takes: it is none that follows a pause."""
+    """Return whether a rank has been in its phase for longer than a whole step takes, so that it follows no pause."""
     return (rank.phase_seconds(view.now) or 0.0) > max(EXCUSED_SECONDS, view.step_seconds or 0.0)
 
 
