@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tachograph._version import __version__
@@ -24,6 +24,9 @@ from tachograph.node.config_file import ConfigError
 from tachograph.node.evidence.routes import Evidence
 from tachograph.node.histograms import HistogramSample
 from tachograph.node.log import OncePerMinute
+from tachograph.node.nic.port_reading import PortReader
+from tachograph.node.nic.shown_ports import ShownPorts
+from tachograph.node.nic.sysfs_ports import SysfsPorts
 from tachograph.node.node_name import node_name
 from tachograph.node.page_budget import fit
 from tachograph.node.process_samples import process_samples
@@ -60,14 +63,23 @@ class StartError(Exception):
 
 
 class Exporter:
-    """The exporter of one node; without a `source` it reads no GPUs, without `names` it asks the machine for users."""
+    """The exporter of one node.
+
+    Without `source` it reads no GPUs, without `ports` no network ports; without `names` it asks the machine for users.
+    """
 
     def __init__(
-        self, config: Config, source: GpuReader | None, clock: Clock | None = None, names: RunNames | None = None
+        self,
+        config: Config,
+        source: GpuReader | None,
+        clock: Clock | None = None,
+        names: RunNames | None = None,
+        ports: PortReader | None = None,
     ) -> None:
         self._clock = clock or Clock()
         self._source: GpuReader = source or NoGpus()
         self._shown_gpus = ShownGpus(config, self._source, self._clock)
+        self._shown_ports = None if ports is None else ShownPorts(ports, self._clock.monotonic)
         self._rank_series = config.rank_series
         self._table = RankTable(config.limits, self._clock, self._source, names or RunNames(config.run_owner))
         self._table.site_limits = config.site_limits
@@ -188,13 +200,15 @@ class Exporter:
         if self._keeper is not None:
             self._keeper.tick()
         self._table.tick()
-        self.look_at_gpus()
+        self.look_at_hardware()
         for uid in self._withheld:
             self._table.shares.exceeded(uid, "series")
 
-    def look_at_gpus(self) -> None:
-        """Note what conclusions about GPUs rest on; replays do it on their own clock."""
+    def look_at_hardware(self) -> None:
+        """Note what conclusions about GPUs and network ports rest on; replays do it on their own clock."""
         self._shown_gpus.look()
+        if self._shown_ports is not None:
+            self._shown_ports.look()
 
     async def _read_gpus(self) -> None:
         try:
@@ -206,6 +220,7 @@ class Exporter:
         """Return everything that the exporter shows; if one part fails, the others are still shown."""
         return [
             *self._shown_gpus.samples(),
+            *self._port_samples(),
             *self._rank_samples(),
             *self._listener.samples(),
             *self._server.samples(),
@@ -217,6 +232,9 @@ class Exporter:
     def api_node(self, may_read: MayRead = lambda _: True) -> str:
         """Return what `/api/node` answers."""
         return self._answer(may_read).as_json()
+
+    def _port_samples(self) -> Iterable[Sample]:
+        return () if self._shown_ports is None else self._shown_ports.samples()
 
     def _rank_samples(self) -> list[Sample | HistogramSample]:
         start = time.perf_counter()
@@ -266,7 +284,8 @@ class Exporter:
         from tachograph.node.api.answer import NodeAnswer  # late: see above
 
         gpus, snapshot = self._source.gpus(), self._shown_gpus.snapshot()
-        return NodeAnswer(node_name(), self._table, gpus, snapshot, self._clock, may_read=may_read)
+        ports = self._port_samples()
+        return NodeAnswer(node_name(), self._table, gpus, snapshot, self._clock, ports=ports, may_read=may_read)
 
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:
@@ -308,7 +327,9 @@ async def _serve(config: Config, arguments: Sequence[str]) -> None:
     loop.set_exception_handler(quiet_loop(OncePerMinute(_log, time.monotonic)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    exporter = Exporter(config, source)
+    clock = Clock()
+    ports = None if config.nic_sysfs is None else SysfsPorts(config.nic_sysfs, clock.monotonic)
+    exporter = Exporter(config, source, clock, ports=ports)
     loop.add_signal_handler(signal.SIGHUP, _reload, exporter, arguments)
     gc.freeze()  # what is loaded by now stays, so the garbage collector need not visit it again
     await exporter.run(stop)

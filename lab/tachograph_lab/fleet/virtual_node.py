@@ -42,7 +42,7 @@ class VirtualNode:
         own = Clock(monotonic=self._time, wall=lambda: self._now + node.ahead)
         config = read_config(("--socket=/nowhere/rank.sock", *flags), {})
         names = RunNames(config.run_owner, own_uid=USUAL_OWNER, user=lambda _: None)
-        self._exporter = Exporter(config, node.gpus, own, names)
+        self._exporter = Exporter(config, node.gpus, own, names, node)
         if memory is not None:
             self._exporter.table.restore(memory)
 
@@ -80,7 +80,7 @@ class VirtualNode:
         """Run the exporter's tick, which it does once a second."""
         self._catch_up()
         self._exporter.table.tick()
-        self._exporter.look_at_gpus()
+        self._exporter.look_at_hardware()
 
     def samples(self) -> Iterator[Sample | HistogramSample]:
         """Yield the samples of a scrape now."""
@@ -100,5 +100,5 @@ class VirtualNode:
         while self._ticked + TICK_SECONDS <= now:
             self._now = self._ticked = self._ticked + TICK_SECONDS
             self._exporter.table.tick()
-            self._exporter.look_at_gpus()
+            self._exporter.look_at_hardware()
         self._now = now

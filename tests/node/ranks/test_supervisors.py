@@ -61,10 +61,19 @@ def test_what_is_no_count_is_left_out(table: Any) -> None:
         "restart": {"done": 1, "would": 0, "asked": -1, "held": "3", "mulled": 4}, "dance": {"done": 1}, "stop": [],
         "leave": {"done": 2**60}, "x\n": {"done": 1},
     }  # fmt: skip
-    table.supervised(said(actions=actions), ME)
-    assert [key for key in supervised(table) if key[0] == "actions_total"] == [
-        ("actions_total", "r", "restart", "done")
-    ]
+    webhooks = {"forged": 3, "late": True, "taken": -1, "malformed": "3", "other": [], "eaten": 4}
+    table.supervised(said(actions=actions, webhooks=webhooks), ME)
+    assert [key for key in supervised(table) if key[0] in ("actions_total", "webhooks_total")] == [
+        ("actions_total", "r", "restart", "done"), ("webhooks_total", "r", "forged"),
+    ]  # fmt: skip
+
+
+def test_what_is_left_out_is_named(table: Any) -> None:
+    """As a person reads steps; it is over with its supervisor."""
+    table.supervised(said(skipped={"first": 48_000, "last": 48_029, "times": 2}), ME)
+    assert supervised(table)["skips", "r", "48,000-48,029"] == 2
+    table.supervised(said(skipped={"first": 48_000, "last": 48_029, "times": 2}, ended=True), ME)
+    assert "skips" not in {name for name, *_ in supervised(table)}
 
 
 @pytest.mark.parametrize("over", [{"mode": "fast"}, {"run": ""}, {"run": "a\nb"}, {"blind_seconds": -1}, {"run": 3}])

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import OLD_SECONDS
 from tachograph.node.api.gpus import gpu_answer
-from tachograph.node.api.problems import Problem, of_coverage, of_gpus, of_run
+from tachograph.node.api.problems import Problem, of_coverage, of_gpus, of_ports, of_run
 from tachograph.node.api.runs import RunAnswer, run_answer
 from tachograph.node.clock import Clock
 from tachograph.node.gpu.conclusions.gpu_status import GpuStatus
 from tachograph.node.ranks.conclusions.findings import RunPart
 from tachograph.node.ranks.rank_table import RankTable
-from tachograph.node.samples import GpuIdentity, GpuSnapshot
+from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.web.private import MayRead
 from tachograph.wire import jsonable
 
@@ -26,7 +26,8 @@ VERSION = 1
 class NodeAnswer:
     """The answer of a node at the moment at which this is made; each part is worked out when it is asked for.
 
-    `may_read` says of whose runs the reader sees failure reasons: a message may hold paths and data of its user.
+    `ports` are what it has concluded of its network ports. `may_read` says of whose runs the reader sees failure
+    reasons: a message may hold paths and data of its user.
     """
 
     def __init__(
@@ -37,11 +38,12 @@ class NodeAnswer:
         snapshot: GpuSnapshot | None,
         clock: Clock,
         *,
+        ports: Iterable[Sample] = (),
         may_read: MayRead = lambda _: True,
     ) -> None:
         self.node, self.snapshot = node, snapshot
         self.now, self.wall = clock.monotonic(), clock.wall()
-        self._table, self._gpus, self._may_read = table, gpus, may_read
+        self._table, self._gpus, self._ports, self._may_read = table, gpus, tuple(ports), may_read
 
     @cached_property
     def _parts(self) -> list[RunPart]:
@@ -60,11 +62,15 @@ class NodeAnswer:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """The problems of ranks and GPUs, worst first, but after them those of a run that ended a while ago."""
+        """The problems of ranks, GPUs and network ports, worst first, then those of a run that ended a while ago."""
         sizes = {gpu.identity.uuid: gpu.value(catalog.GPU_MEMORY_TOTAL) or 0.0 for gpu in self.gpus}
         runs = zip(self.runs, self._parts, strict=True)
         of_ranks = [problem for run, part in runs for problem in of_run(run, part.findings(sizes), sizes)]
-        of_node = (*of_gpus(self.gpus, self.snapshot, self.now), *of_coverage(self._table.unrecorded()))
+        of_node = (
+            *of_gpus(self.gpus, self.snapshot, self.now),
+            *of_ports(self._ports),
+            *of_coverage(self._table.unrecorded()),
+        )
         found = (*of_ranks, *of_node)
         over = {run.run for run in self.runs if not any(rank.state in catalog.ALIVE for rank in run.ranks)}
         return sorted(found, key=lambda each: (each.run in over and (each.seconds or 0) > OLD_SECONDS, each.order))

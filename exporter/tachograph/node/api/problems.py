@@ -6,9 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from tachograph.catalog import index as catalog
 from tachograph.findings.kinds import (
     DATA_STALL,
     LOSS_NOT_FINITE,
+    NIC_DOWN,
+    NIC_ERRORS,
+    NIC_SLOW,
     RANK_DEAD,
     RANK_FAILED,
     RANK_FROZEN,
@@ -23,7 +27,7 @@ from tachograph.node.gpu.conclusions.gpu_status import GpuStatus, stale_seconds
 from tachograph.node.ranks.conclusions import findings
 from tachograph.node.ranks.conclusions.findings import NodeFinding
 from tachograph.node.ranks.coverage import UnrecordedProcesses
-from tachograph.node.samples import GpuSnapshot
+from tachograph.node.samples import GpuSnapshot, Sample
 from tachograph.text.humanize import age, count, duration, gibibytes, listed, percent, plural
 from tachograph.wire import MAX_NOTICE_BYTES, MAX_NOTICES
 
@@ -32,9 +36,9 @@ RANKS_NAMED = 6
 GPUS_NAMED = 8
 
 (
-    BROKEN_GPU, ENDED, SILENT, NOT_FINITE, HUNG, SPIKED, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA, MEMORY, WORN,
-    MISUSED, UNRECORDED,
-) = range(16)  # fmt: skip
+    BROKEN_GPU, BROKEN_PORT, ENDED, SILENT, NOT_FINITE, HUNG, SPIKED, WARNING, OVERDUE, BLIND, SLOWED, LATE_RANK, DATA,
+    MEMORY, WORN, MISUSED, UNRECORDED,
+) = range(17)  # fmt: skip
 """The order of problems. What broke others comes before what it broke; from WARNING on nobody need hurry."""
 
 
@@ -243,6 +247,25 @@ def of_gpus(gpus: Sequence[GpuStatus], snapshot: GpuSnapshot | None, now: float)
         for kind, text in gpu.problems():
             sentence = f"{text[:1].upper()}{shortened(text[1:], REASON_LENGTH)}."
             yield Problem(_OF_GPU[kind], f"GPU {gpu.identity.index}", sentence)
+
+
+def of_ports(found: Iterable[Sample]) -> Iterator[Problem]:
+    """Yield what the node has concluded of its network ports; one that was never up is none."""
+    for metric, labels, value in found:
+        if metric is catalog.PORT_DOWN:
+            text = f"Down for {age(value)}, although it was in use."
+            yield _of_port(BROKEN_PORT, labels, text, NIC_DOWN.runbook, seconds=value)
+        elif metric is catalog.PORT_SPEED:
+            text = f"Left with {percent(value)} of what it had within a day, or equal adapters have."
+            yield _of_port(SLOWED, labels, text, NIC_SLOW.runbook)
+        elif metric is catalog.PORT_ERROR_RATE:
+            yield _of_port(SLOWED, labels, f"Corrupts {count(60 * value)} packets a minute.", NIC_ERRORS.runbook)
+
+
+def _of_port(order: int, labels: Sequence[str], text: str, runbook: str, *, seconds: float | None = None) -> Problem:
+    device, port = labels
+    remedy = f"look at cable, transceiver and switch port: {runbook}"
+    return Problem(order, f"Port {device}{port and '/'}{port}", text, remedy=remedy, seconds=seconds)
 
 
 def _misused(run: RunAnswer) -> Iterator[Problem]:

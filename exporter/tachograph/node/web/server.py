@@ -30,10 +30,10 @@ from tachograph.node.web.readers import NO_READERS, STRANGER, Reader, SiteReader
 from tachograph.node.web.web_access import (
     Passwords,
     TooManyChecksError,
-    WebConfigFile,
     credentials,
     is_rebound,
 )
+from tachograph.node.web.web_config_file import WebConfigFile
 
 REFUSALS = ("node_limit", "work_limit", "descriptors", "slow", "tls", "auth")
 """Those of catalog.CONNECTION_REFUSALS that apply to HTTP."""
