@@ -143,7 +143,7 @@ async def _hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 def test_whatever_answers_has_an_end(peer: Peer, said: str) -> None:
     """One that hangs, drips or speaks another protocol is given up, with a reason on one line."""
     with pytest.raises(RasError, match=said.replace("?[", r"\?\[")):
-        asked(peer, 0.2)
+        asked(peer, 0.2 if peer in (_silent, _drips) else 20.0)
 
 
 def test_nothing_listens() -> None:
