@@ -41,12 +41,6 @@ TRAIN_LOSS_TRAILING_ZSCORE = _row(
     "train_loss_trailing_zscore", GAUGE, "", RANK,
     "Z-score of the last loss against the four before it.", detail=True,
 )  # fmt: skip
-TRAIN_LOSS_LOG_ZSCORE = _row(
-    "train_loss_log_zscore", GAUGE, "", RANK,
-    "Robust z-score of the logarithm of the last loss, against median and MAD of recent losses.",
-    detail=True,
-    unread="the third of three measures of a spike, for comparing them",
-)  # fmt: skip
 TRAIN_LOSS_SPIKES = _row("train_loss_spikes_total", COUNTER, "", RANK, "Loss spikes that began.", detail=True)
 TRAIN_LOSS_SPIKE_STEPS = _row(
     "train_loss_spike_steps",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Iterable
 
 import pytest
@@ -183,32 +182,10 @@ def test_the_textbook_score_of_the_textbook_trace() -> None:
     )
 
 
-def test_the_log_score_is_median_and_mad_of_the_normal_losses_before() -> None:
-    """By hand; a factor on all losses changes nothing; a spike does not enter; no score for what has no logarithm."""
-    source = random.Random(3)
-    losses = [math.exp(source.gauss(0, 0.2)) for _ in range(60)]
-    logs = [math.log(loss) for loss in losses]
-    middle = statistics.median(logs)
-    deviation = 1.4826 * statistics.median(abs(log - middle) for log in logs)
-    for factor in (1.0, 1000.0):
-        watch = watched(factor * loss for loss in losses)
-        watch.observe(60, 9 * factor)
-        assert watch.log_score == pytest.approx((math.log(9) - middle) / deviation)
-        assert watch.spike.steps == 1
-        watch.observe(61, factor)
-        assert watch.log_score == pytest.approx(-middle / deviation)
-    watch.observe(62, 0.0)
-    assert watch.log_score is None
-    watch.observe(63, -1.0)
-    assert watch.log_score is None
-    assert watched(losses[:8]).log_score is None, "seven before the last are too few"
-    assert watched(losses[:9]).log_score is not None
-
-
 def test_a_loss_that_stands_still_has_no_textbook_score() -> None:
-    """Four equal losses have no deviation to measure by; the others stand at zero."""
+    """Four equal losses have no deviation to measure by; the other stands at zero."""
     watch = watched([0.1] * 30)
-    assert (watch.score, watch.trailing_score, watch.log_score) == (0.0, None, 0.0)
+    assert (watch.score, watch.trailing_score) == (0.0, None)
 
 
 def test_metrics_are_absent_until_there_is_something_to_say() -> None:
@@ -219,25 +196,21 @@ def test_metrics_are_absent_until_there_is_something_to_say() -> None:
     assert dict(watch.metrics()) == {"loss_spikes_total": 0, "loss_spike_steps": 0}
     watched(TEXTBOOK, watch)
     assert dict(watch.metrics()).keys() == {
-        "loss_spikes_total", "loss_spike_steps", "loss_zscore", "loss_trailing_zscore", "loss_log_zscore",
+        "loss_spikes_total", "loss_spike_steps", "loss_zscore", "loss_trailing_zscore",
     }  # fmt: skip
     watch.observe(40, math.nan)
     assert dict(watch.metrics()) == {"loss_spikes_total": 0, "loss_spike_steps": 0}
 
 
 def test_nan_between_changes_no_baseline() -> None:
-    """With and without losses that are not finite in between, all scores of the others are the same."""
+    """With and without losses that are not finite in between, both scores of the others are the same."""
     source = random.Random(4)
     losses = [2 * math.exp(source.gauss(0, 0.05)) for _ in range(200)]
     plain, holed = LossWatch(), LossWatch()
     for step, loss in enumerate(losses):
         plain.observe(step, loss)
         holed.observe(step, loss)
-        assert (plain.score, plain.trailing_score, plain.log_score) == (
-            holed.score,
-            holed.trailing_score,
-            holed.log_score,
-        )
+        assert (plain.score, plain.trailing_score) == (holed.score, holed.trailing_score)
         holed.observe(step, math.nan)
 
 

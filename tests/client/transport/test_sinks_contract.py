@@ -172,7 +172,7 @@ def test_what_is_no_source_is_counted(record: Make) -> None:
 def test_what_may_be_logged() -> None:
     """`step.log` takes plain gauges that a loop knows, and what a step is worth; all else is refused."""
     worked_out = {
-        "step", "loss_zscore", "loss_trailing_zscore", "loss_log_zscore", "loss_spike_steps", "grad_norm_spike_steps",
+        "step", "loss_zscore", "loss_trailing_zscore", "loss_spike_steps", "grad_norm_spike_steps",
         "grad_norm_level", "dead_layers", "schedule_step", "host_memory_bytes", "resume_step",
         "checkpoint_timestamp_seconds", "checkpoint_step", "checkpoint_bytes", "checkpoint_duration_seconds",
         "checkpoint_load_duration_seconds", "recent_step_seconds", "recent_steps", "recent_wait_seconds",

@@ -6,7 +6,6 @@ from bisect import bisect_left, insort
 from collections import deque
 
 _NORMAL_IQR = 1.349  # interquartile range of the standard normal distribution
-_NORMAL_MAD = 1.4826  # standard deviation of the normal distribution over its median distance to the median
 
 
 class SortedWindow:
@@ -40,11 +39,6 @@ class SortedWindow:
         """The interquartile range, scaled to a standard deviation; up to a quarter of the values may be outliers."""
         count = len(self._ordered)
         return (self._ordered[(3 * count) // 4] - self._ordered[count // 4]) / _NORMAL_IQR
-
-    def deviation(self) -> float:
-        """Return the median distance to the median (MAD), scaled to a standard deviation."""
-        middle = self.median
-        return _NORMAL_MAD * median(sorted([abs(value - middle) for value in self._ordered]))
 
 
 def median(ordered: list[float]) -> float:

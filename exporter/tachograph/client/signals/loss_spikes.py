@@ -9,7 +9,7 @@ past, so a shift cannot hide itself. Six standard deviations, the limit of OLMo-
 least; noise with heavy tails raises the limit to twice the highest score it normally has, and so does a short past.
 docs/evidence/detectors.md has precision and recall beside three peers; `python bench/detectors.py` prints them.
 
-Two textbook scores are reported as well, for dashboards only: no decision depends on them.
+A textbook score is reported as well, to look at: no decision depends on it.
 """
 
 from __future__ import annotations
@@ -123,16 +123,6 @@ class LossWatch:
         mean, deviation = trailing(islice(self._recent, len(self._recent) - TRAILING, None))
         return (self._last - mean) / deviation if deviation > 1e-9 * abs(mean) else None
 
-    @property
-    def log_score(self) -> float | None:
-        """The logarithm of the last loss against median and MAD of the normal ones before it.
-
-        None until there are eight, and for a loss that has no logarithm. A factor does not change it.
-        """
-        if self._last is None or self._last <= 0 or len(self._logs) < LEVEL_WINDOW:
-            return None
-        return (math.log(self._last) - self._logs.median) / max(self._logs.deviation(), SPREAD_FLOOR)
-
     def metrics(self) -> dict[str, object]:
         """Return what is known of the loss; the number of spikes always, from 0 on."""
         metrics: dict[str, object] = {"loss_spikes_total": self.spikes}
@@ -142,8 +132,6 @@ class LossWatch:
             metrics["loss_zscore"] = self.score
         if (trailing_score := self.trailing_score) is not None:
             metrics["loss_trailing_zscore"] = trailing_score
-        if (log_score := self.log_score) is not None:
-            metrics["loss_log_zscore"] = log_score
         return metrics
 
     def _score(self, rise: float, level: float) -> float | None:
@@ -180,14 +168,11 @@ class LossWatch:
                 self._score_before = score
             if len(self._recent) >= LEVEL_MINIMUM:
                 self._rises.push(rise)
-            if loss > 0:
-                self._logs.push(math.log(loss))
         self._recent.append(loss)
 
     def _forget(self) -> None:
         self._recent: deque[float] = deque(maxlen=SLOW_WINDOW)
         self._rises = SortedWindow(WINDOW)
-        self._logs = SortedWindow(WINDOW)
         self._normal = None
         self._tail = TAIL_AT_FIRST
         self._score_before = 0.0
