@@ -138,7 +138,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 TOGETHER = (
-    ("tests/client/core/", "tests/client/flops/", "tests/client/torch/"),
+    ("tests/client/core/", "tests/client/flops/", "tests/client/torch/", "tests/blackbox/test_gloo"),
     ("tests/attach/", "tests/auto/test_recording", "tests/auto/test_trainings", "tests/examples/",
      "tests/integrations/", "tests/supervise/test_resilient"),
 )  # fmt: skip
