@@ -296,3 +296,36 @@ def an_unknown_error_beside_the_one_that_explains_it() -> Files:
     text = "".join(traceback(unknown, f"{rank}: ") for rank in range(8, 16))
     text += "8: Failed to initialize NVML: Driver/library version mismatch\n"
     return {"slurm-1.out": text + "srun: error: n02: tasks 8-15: Exited with exit code 1\n"}
+
+
+@folder("software", rank=3)
+def records_of_a_collector_that_takes_the_ends_of_lines_away() -> Files:
+    text = ""
+    for rank, error in ((3, "TypeError: 'NoneType' object is not iterable"), (0, ""), (1, ""), (2, "")):
+        own = steps(0, 9) + (traceback(error) if error else _ended(0, ""))
+        for line in own.splitlines():
+            record = {"date": at(60).timestamp(), "stream": "stderr", "log": f"[rank{rank}]: {line}"}
+            text += json.dumps(record | {"kubernetes": {"pod_name": f"bert-worker-{rank}"}}) + "\n"
+            text += json.dumps(record | {"log": "", "logtag": "F"}) + "\n"
+    return {"fluent.log": text}
+
+
+@folder("storage", rank=0)
+def events_of_a_cloud_in_one_line() -> Files:
+    text = steps(0, 9) + traceback(
+        "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the PutObject operation: Please reduce your request rate."
+    )
+    events = [
+        {"timestamp": int(at(number).timestamp() * 1000), "message": f"[rank0]: {line}", "ingestionTime": 1}
+        for number, line in enumerate(text.splitlines())
+    ]
+    return {"events.json": json.dumps({"events": events, "nextForwardToken": "f/1"})}
+
+
+@folder("out_of_memory")
+def a_job_that_htcondor_holds() -> Files:
+    files: Files = {f"job.err.{rank}": "" if rank == 2 else steps(0, 9) + _ended(0, "") for rank in range(4)}
+    files["job.log"] = (
+        "012 (8812.002.000) 2026-11-20 10:20:17 Job was held.\n\tError from slot1_1@gpu7: Job has gone over cgroup memory limit of 131072 megabytes. Peak usage: 131071 megabytes.  Consider resubmitting with a higher request_memory.\n\tCode 34 Subcode 0\n"
+    )
+    return files

@@ -28,6 +28,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
+from tests import waiting
 from tests.forking import Forking
 
 ROOT = Path(__file__).parents[2]
@@ -223,11 +224,11 @@ class Running:
 
     def eventually(self, condition: Callable[[], object], within: float = DEADLINE, pause: float = 0.01) -> object:
         """Return what the condition gives once it is true; fail after `within` seconds."""
-        end = time.monotonic() + within
+        began = time.monotonic()
         while not (result := condition()):
-            if time.monotonic() > end or self.process.poll() is not None:
+            if time.monotonic() > began + within or self.process.poll() is not None:
                 pytest.fail(f"not within {within} s; log:\n{self.log.read_text()}")
-            time.sleep(pause)
+            waiting.pause(began, least=pause)
         return result
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:

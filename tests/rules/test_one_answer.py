@@ -248,7 +248,8 @@ def test_top_and_triage_say_what_the_node_says(judged: dict[str, Any], pages: An
     for state, severity in (("hung", "page"), ("overdue", "info")):
         runs = [run for run in judged["runs"] if run["state"] == state][:40]
         assert runs, state
-        for run in runs:
+        for number, run in enumerate(runs):
+            pages.judged = json.dumps(judged | {"runs": [runs[number - 1], run]})  # all of them take long to read
             finding = of_exporters(run["run"], [address]).finding
             assert (finding.severity, finding.mode) == (severity, "communication_stall")
             what = "stands still" if run["world_size"] == 1 else "communication stall"

@@ -221,9 +221,9 @@ RUN_FRUITLESS_ATTEMPTS = _row(
     "Attempts in a row that failed on this node without a new step, at most 15 minutes apart.",
 )  # fmt: skip
 RUN_FROZEN = _row(
-    "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
-    "Seconds for which a connected rank has been silent, once over 23 (60 in init, checkpoint and eval); the eight "
-    "longest.",
+    "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process", "words"),
+    "Seconds for which a connected rank has been silent, once over 23 (60 in init, checkpoint and eval), and what is "
+    "known of it in words; the eight longest.",
     few=True,
 )  # fmt: skip
 

@@ -14,6 +14,9 @@ from tachograph.signatures.table import LONGEST, table
 LONG_LINE = 64 << 10
 """Bytes; of a longer line only what is around a known text is read."""
 
+PIECE = 256 << 10
+"""Bytes of a block that are read in one go: lists of lines need memory, and each spares reading in the next."""
+
 TRACEBACK = "traceback (most recent call last)"
 PARTIAL = ("stdout p ", "stderr p ")
 """A container's line that goes on in the next one."""
@@ -122,6 +125,15 @@ def _around(block: bytes, begin: int, at: int, end: int) -> bytes:
     if at - begin <= LONGEST:
         return block[begin : min(end, begin + 2 * LONGEST)]
     return block[begin : begin + _HEAD] + b" ... " + block[at - _HEAD // 2 : min(end, at + LONGEST)]
+
+
+def pieces(block: bytes) -> Iterator[bytes]:
+    """Yield a block in pieces of whole lines."""
+    begin = 0
+    while begin < len(block):
+        end = block.find(b"\n", begin + PIECE) + 1 or len(block)
+        yield block[begin:end]
+        begin = end
 
 
 def long_lines(block: bytes, *, continued: bool = False) -> int:

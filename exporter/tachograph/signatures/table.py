@@ -26,8 +26,8 @@ MOODS = ("possibility", "warning", "retry", "skip")
 HANDLED = ("retry", "skip")
 _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
-_COUNTED_NONE = re.compile(r"\b(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
-"""A counter of zero; if it counts failures, there was none."""
+_COUNTED_NONE = re.compile(r"\b(?![A-Z]\w{0,40}(?:Error|Exception): 0$)(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
+"""A counter of zero; if it counts failures, there was none. `KeyError: 0` at the end of a line is an exception."""
 _NONE = re.compile(r"[=: ]0(?![\d.%\w:])")
 """What such a counter has in it, to find at once that there is none."""
 _OF_FAILURES = re.compile(

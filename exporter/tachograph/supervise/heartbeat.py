@@ -30,7 +30,7 @@ Facts = Mapping[str, object]
 
 
 def facts_of(ledger: Ledger, policy: Policy, blind_seconds: float, now: float) -> Facts:
-    """Return what a frame says: the mode, for how long nothing has been known, totals, what waits and is skipped."""
+    """Return what a frame says: the mode, for how long nothing has been known, totals, and what waits or is skipped."""
     memory, totals = ledger.memory, ledger.memory.totals
     actions: dict[str, dict[str, int]] = {}
     for (action, outcome), count in totals.actions.items():

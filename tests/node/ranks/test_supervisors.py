@@ -68,6 +68,14 @@ def test_what_is_no_count_is_left_out(table: Any) -> None:
     ]  # fmt: skip
 
 
+def test_what_is_left_out_is_named(table: Any) -> None:
+    """As a person reads steps; it is over with its supervisor."""
+    table.supervised(said(skipped={"first": 48_000, "last": 48_029, "times": 2}), ME)
+    assert supervised(table)["skips", "r", "48,000-48,029"] == 2
+    table.supervised(said(skipped={"first": 48_000, "last": 48_029, "times": 2}, ended=True), ME)
+    assert "skips" not in {name for name, *_ in supervised(table)}
+
+
 @pytest.mark.parametrize("over", [{"mode": "fast"}, {"run": ""}, {"run": "a\nb"}, {"blind_seconds": -1}, {"run": 3}])
 def test_a_frame_that_is_wrong_is_refused(over: dict[str, Any]) -> None:
     """With what is wrong with it."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tachograph.catalog.rank import CATEGORY_OF_REASON
 from tachograph.signatures import table as signatures
-from tachograph.text.printable import plain
+from tachograph.text.plain import plain
 from tachograph.text.redact import redact
 
 LONGEST = 256

@@ -16,6 +16,7 @@ from tachograph.node.ranks.frames import FrameError, Question, Supervision
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NamedRank
 from tachograph.node.samples import Sample
+from tachograph.text.humanize import count
 
 ASKING_SECONDS = 60.0
 """After a supervisor was last heard, which speaks every 5 s, its questions are not shown any more: it may be gone."""
@@ -75,19 +76,19 @@ class Supervisors:
 def _counted(actions: Mapping[str, object]) -> Mapping[tuple[str, str], int]:
     """Return the counts by action and outcome, without what is neither."""
     return {
-        (action, outcome): count
+        (action, outcome): number
         for action in catalog.POLICY_ACTIONS
         if isinstance(counts := actions.get(action), Mapping)
-        for outcome, count in _counts(counts, catalog.SUPERVISOR_OUTCOMES).items()
+        for outcome, number in _counts(counts, catalog.SUPERVISOR_OUTCOMES).items()
     }
 
 
 def _counts(said: Mapping[str, object], outcomes: Sequence[str]) -> Mapping[str, int]:
     """Return the counts by outcome, without what is neither."""
     return {
-        outcome: count
+        outcome: number
         for outcome in outcomes
-        if isinstance(count := said.get(outcome), int) and not isinstance(count, bool) and 0 < count <= 2**53
+        if isinstance(number := said.get(outcome), int) and not isinstance(number, bool) and 0 < number <= 2**53
     }
 
 
@@ -107,10 +108,10 @@ def _samples(run: str, one: _Supervisor, now: float) -> list[Sample]:
                 for asked in one.questions
             ]
         if said.skipped is not None:
-            steps = f"{said.skipped.first}-{said.skipped.last}"
+            steps = f"{count(said.skipped.first)}-{count(said.skipped.last)}"
             samples.append(Sample(catalog.SUPERVISOR_SKIPS, (run, steps), said.skipped.times))
-    samples += [Sample(catalog.SUPERVISOR_ACTIONS, (run, *what), count) for what, count in one.actions.items()]
-    samples += [Sample(catalog.SUPERVISOR_WEBHOOKS, (run, what), count) for what, count in one.webhooks.items()]
+    samples += [Sample(catalog.SUPERVISOR_ACTIONS, (run, *what), number) for what, number in one.actions.items()]
+    samples += [Sample(catalog.SUPERVISOR_WEBHOOKS, (run, what), number) for what, number in one.webhooks.items()]
     if said.recovery_seconds is not None:
         samples.append(Sample(catalog.SUPERVISOR_RECOVERY, (run,), said.recovery_seconds))
     samples.append(Sample(catalog.SUPERVISOR_LOST_STEPS, (run,), said.lost_steps))

@@ -306,6 +306,11 @@ class Case(NamedTuple):
     told: dict[tuple[str, ...], float | None]
 
 
+SILENT = (
+    "; pid 102: the process is stopped, swapped out, or stuck in the kernel. Look at its state there (ps -o "
+    "pid,stat,wchan:32,cmd -p 102): T – continue it; D – its disk or file system hangs; R – something holds Python's "
+    "lock."
+)
 STACK = ". Its whole stack: py-spy dump --pid 102 there, before anyone kills the run."
 
 
@@ -324,7 +329,7 @@ CASES = {
         "a bye", failure, {("first_end_seconds", "failed", "exception", "2", "", ""): 0, ("ranks", "failed"): 1}
     ),
     "a rank that is silent": Case(
-        "nothing else", silence, {named("frozen_seconds", after=("", "", "", "102", "", "")): None}
+        "nothing else", silence, {named("frozen_seconds", after=("", "", "", "102", "", "", SILENT)): None}
     ),
     "attempts without a new step": Case("`step`", fruitless, {("fruitless_attempts",): 2}),
     "an end before the plan": Case("`step`, `total_steps`, a bye", ended_early, {("steps_short",): 59}),
