@@ -83,7 +83,11 @@ def _weighed(findings: Sequence[LogFinding], stepped: float | None) -> list[LogF
         weight = one.weight
         if one.by == "kernel" and one_attempt and one.time is not None and (stepped or 0.0) >= one.time + SURVIVED:
             weight = max(weight, Weight.ALONE if otherwise else Weight.ADVICE)
-        elif weight == Weight.UNKNOWN and one.ranks and len(others := complain.get(one.attempt, set())) > 1:
+        elif (
+            weight in (Weight.REPORTED, Weight.UNKNOWN)
+            and one.ranks
+            and len(others := complain.get(one.attempt, set())) > 1
+        ):
             weight = Weight.CASCADE if others.issuperset(one.ranks) else weight
         weighed.append(replace(one, weight=weight))
     return weighed
