@@ -36,7 +36,10 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Reading:
-    """Everything that was read: what was found, by kind, sizes, and what could not be read."""
+    """Everything that was read: what was found, by kind, sizes, and what could not be read.
+
+    `stepped`: the time up to which all files make steps, of those whose last lines have one.
+    """
 
     kinds: Kinds = field(default_factory=Kinds)
     names: RankNames = field(default_factory=RankNames)
@@ -49,6 +52,7 @@ class Reading:
     lost: int = 0
     first: float | None = None
     last: float | None = None
+    stepped: float | None = None
 
     def add(
         self, name: str, scans: Sequence[Scanned], context: Context, steps: Sequence[Callable[[], StepLines]]
@@ -80,6 +84,8 @@ class Reading:
             ends = (self.first, self.last, scanned.first, scanned.last)
             times = [time for time in (*ends, *seen) if time is not None]
             self.first, self.last = min(times, default=None), max(times, default=None)
+        if scans and (ended := scans[-1].stepped) is not None:
+            self.stepped = ended if self.stepped is None else min(self.stepped, ended)
         self.lines += lines
 
 
