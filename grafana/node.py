@@ -32,7 +32,7 @@ from panels import (
     table,
     timeline,
 )
-from series import ETHERNET, disks_used, host_rate, of_nodes, slows_down_at
+from series import ETHERNET, disks_used, headroom, host_rate, of_nodes, slows_down_at
 from shell import FIND, SAME, field, link
 from tachograph.catalog import index as c
 
@@ -101,7 +101,7 @@ def gpu_table() -> Json:
         f"{condition} and {chosen}",
         f"max {ONE} ({of_gpus('node:gpu_sm_active:ratio')})",
         f"max {ONE} ({of_gpus('node:gpu_power:watts')})",
-        f"min {ONE} ({of_gpus('node:gpu_temperature_margin_celsius:min')})",
+        f"min {ONE} ({headroom(of_gpus)})",
         f"max {ONE} ({of_gpus(c.GPU_CLOCK, domain='sm')})",
         f"max {ONE} ({of_gpus('node:gpu_ecc_corrected:increase1h')})",
     )
@@ -225,7 +225,7 @@ def power() -> list[Json]:
               overrides=[*BAND, dashed("slows down at")]),
         lines("Thermal headroom", UNITS["celsius"], "Degrees Celsius until the hottest sensor, memory included, makes "
               "the GPU throttle. Ten and more is good. Near 0 it throttles soon: cool the node before it does. By "
-              "name: the closest.", spread(of_gpus("node:gpu_temperature_margin_celsius:min"), "bottomk", WHO), UNREAD,
+              "name: the closest.", spread(headroom(of_gpus), "bottomk", WHO), UNREAD,
               overrides=BAND),
         lines("SM clock", UNITS["hertz"], "Clock of the compute units. All alike is good. One below its peers slows "
               "the whole run: the timeline below says why. By name: the lowest.",
@@ -339,11 +339,11 @@ def host() -> list[Json]:
               min=0, max=1),
         lines("CPU pressure", UNITS["ratio"], "Share of time in which some task was ready but got no CPU. Low is "
               "good. High on one node: too many loader workers, or another job on the machine. By name: the highest.",
-              spread(of_hosts("node:pressure_cpu_waiting:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
+              spread(rated("node_pressure_cpu_waiting_seconds_total"), "topk", who), NO_PRESSURE, overrides=BAND,
               min=0),
         lines("Memory pressure", UNITS["ratio"], "Share of time in which all tasks waited for memory at once. 0 is "
               "good. Above: the node swaps or reclaims, and its ranks are blocked. By name: the highest.",
-              spread(of_hosts("node:pressure_memory_stalled:ratio1m"), "topk", who), NO_PRESSURE, overrides=BAND,
+              spread(rated("node_pressure_memory_stalled_seconds_total"), "topk", who), NO_PRESSURE, overrides=BAND,
               min=0),
         lines("I/O pressure", UNITS["ratio"], "Share of time in which all tasks waited for input or output at "
               "once. Low is good; checkpoints raise it. By name: the highest.",

@@ -94,6 +94,13 @@ def slows_down_at(gpus: Callable[..., str]) -> str:
     return f"({told} or {gpus(c.GPU_TEMPERATURE, sensor='gpu')} + ignoring (sensor) {left})"
 
 
+def headroom(gpus: Callable[..., str]) -> str:
+    """Return by how many degrees the chosen GPUs are below that: as reported, otherwise from the threshold."""
+    told = gpus(c.GPU_TEMPERATURE_THRESHOLD, threshold="slowdown")
+    warm = gpus(c.GPU_TEMPERATURE, sensor="gpu")
+    return f"({gpus(c.GPU_TEMPERATURE_MARGIN)} or {told} - ignoring (threshold, sensor) {warm})"
+
+
 HERE = f"on (instance) group by (instance) (last_over_time({of_run(c.RUN_RANKS)}[1h]))"
 """Ends a vector: `and` only on the nodes where ranks of the run are, or lately were."""
 

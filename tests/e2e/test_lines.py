@@ -97,7 +97,7 @@ class Stuck(NamedTuple):
 
 HELD = r"pid \d+, state \w \(\w+\), at LINE: what it calls there holds Python's lock"
 IN_SAVE = (
-    r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 0 .* phase checkpoint for \d+ s "
+    r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 0 .* for \S+ in phase checkpoint "
     r"\(a save in which nothing moves\), at LINE\."
 )
 STUCK = (
@@ -107,7 +107,7 @@ STUCK = (
     Stuck(
         "read_a_shard",
         "RunHung",
-        r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 2 .* phase data for \d+ s, at LINE\.",
+        r"3 of 4 ranks wait in \w+ [\d,]+, 3 at program:\d+ <module>; rank 2 .* for \S+ in phase data, at LINE\.",
     ),
     Stuck("write_a_shard", "RunHung", IN_SAVE, SAVER),
     Stuck("try_a_full_disk", "RunHung", IN_SAVE, SAVER),

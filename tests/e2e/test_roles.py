@@ -128,7 +128,9 @@ def test_the_stuck_rank_0_of_the_critic_is_named(
         "instance": "node-a",
     }
     said = page.annotations["description"]
-    assert re.search(r"1 of 2 ranks wait.*rank 0 \(node-a.*phase forward for \d+ s, at .*roles_job\.py:\d+", said), said
+    assert re.search(r"1 of 2 ranks wait.*rank 0 \(node-a.*for \S+ in phase forward, at .*roles_job\.py:\d+", said), (
+        said
+    )
     assert [one.alert for one in paged(pager, since)] == ["RunHung"]
     exporters = [word for node in NODES for word in ("--exporter", stack.url_of(node))]
     status, text = ask("triage", "ppo/critic", "--prometheus", stack.url("prometheus"), *exporters)

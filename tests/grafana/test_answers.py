@@ -120,6 +120,18 @@ CASES = {
          'tachograph_gpu_xid_timestamp_seconds{instance="a",gpu="0",xid="79"}': "_x90 450x9"},
         {'{instance="a",gpu="0",xid="79"}': 1},
     ),
+    "how far a GPU is from slowing down is its own word, otherwise by its threshold, otherwise unknown": Case(
+        "node", "Thermal headroom",
+        {'node:run:info{run="r",instance="a"}': "1x99",
+         'tachograph_gpu_temperature_margin_celsius{instance="a",job="t",gpu="0"}': "5x99",
+         'tachograph_gpu_temperature_celsius{instance="a",job="t",gpu="0",sensor="gpu"}': "74x99",
+         'tachograph_gpu_temperature_threshold_celsius{instance="a",job="t",gpu="0",threshold="slowdown"}': "92x99",
+         'tachograph_gpu_temperature_celsius{instance="a",job="t",gpu="1",sensor="gpu"}': "87x99",
+         'tachograph_gpu_temperature_threshold_celsius{instance="a",job="t",gpu="1",threshold="slowdown"}': "92.5x99",
+         'tachograph_gpu_temperature_threshold_celsius{instance="a",job="t",gpu="1",threshold="shutdown"}': "97x99",
+         'tachograph_gpu_temperature_celsius{instance="a",job="t",gpu="2",sensor="gpu"}': "82x99"},
+        {'{line="max"}': 5.5, '{line="median"}': 5.25, '{line="min"}': 5},
+    ),
     "a message of the kernel is marked when it comes": Case(
         "node", "Kernel",
         {'node:run:info{run="r",instance="a"}': "1x99",

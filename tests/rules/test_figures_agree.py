@@ -26,74 +26,69 @@ from tools.mutation.trial import read
 RULES = Path(__file__).resolve().parents[2] / "prometheus/rules"
 RANKS = 4
 SCRAPE = 5
+WAIT = 0.1
+"""Seconds of a step that each rank waits for the others, when none is late."""
 SLOW_FROM, SAVES, SLOW_UNTIL, ENDS = 960.0, 1200.0, 1380.0, 1620
 """Seconds at which a run becomes slow, saves for a minute, and is as fast as before."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """A run, what it lost its speed by, and what its text must agree with itself in."""
+class Late:
+    """A run of whose four ranks rank 1 is late, so that a step takes longer."""
 
     run: str
     usual: float
-    slow: float
-    counts: str = "steps"
-    data: float = 0.0
-    late: float = 0.0
-    """Seconds of the slow step that are a wait for data, and by which rank 1 alone is late."""
+    late: float
+    """Seconds of a step before it is late, and by how many it is."""
+
+    def ends(self) -> Iterator[tuple[float, bool]]:
+        """Yield when each step ends, and whether the rank is late in it; one takes a minute longer, for a save."""
+        end, saved = 0.0, False
+        while end < ENDS:
+            is_late = SLOW_FROM <= end < SLOW_UNTIL
+            if end >= SAVES and not saved:
+                saved, end = True, end + 60
+            end += self.usual + (self.late if is_late else 0.0)
+            yield end, is_late
 
     def series(self) -> Iterator[dict[str, str]]:
-        """Yield what each scrape shows of the run."""
-        ends, slow = [0.0], [False]
-        saved = False
-        while ends[-1] < ENDS:
-            slow.append(SLOW_FROM <= ends[-1] < SLOW_UNTIL)
-            if ends[-1] >= SAVES and not saved:
-                saved, ends[-1] = True, ends[-1] + 60
-            ends.append(ends[-1] + (self.slow if slow[-1] else self.usual))
-        lengths = [after - before for before, after in pairwise(ends)]
+        """Yield what each scrape shows of the run: the last twenty steps of its ranks, what their node concludes."""
+        steps = [(0.0, False), *self.ends()]
+        lengths = [after - before for (before, _), (after, _) in pairwise(steps)]
         shown: dict[str, list[str]] = {}
         for now in range(0, ENDS, SCRAPE):
-            steps = bisect_right(ends, now) - 1
-            recent = range(max(0, steps - 20), steps)
-            values = {
-                "tachograph_rank_up{": 1.0,
-                "tachograph_rank_info{": 1.0,
-                "tachograph_train_steps_total{": float(steps),
-                f"tachograph_train_{self.counts}_total{{": 700.0 * steps,
-                "tachograph_rank_progress_timestamp_seconds{": ends[steps],
+            made = bisect_right(steps, (now, True)) - 1
+            recent = range(max(0, made - 20), made)
+            step = mean(lengths[each] for each in recent) if recent else self.usual
+            late = self.late * (mean(steps[each + 1][1] for each in recent) if recent else 0.0)
+            of_node = {
+                "world_size": RANKS, 'ranks{state="running"}': RANKS, "waiting_ranks": RANKS, "step_seconds": step,
+                "wait_seconds": WAIT + late, "wait_spread_seconds": 0.01,
+                'least_wait_seconds{rank="1"}': WAIT if now > SLOW_FROM + 20 else WAIT + late,  # only what has lasted
+            }  # fmt: skip
+            values = {f"run_{name}": float(value) for name, value in of_node.items()}
+            values |= {f'rank_up{{rank="{rank}"}}': 1.0 for rank in range(RANKS)}
+            values |= {
+                f'train_recent_wait_seconds{{rank="{rank}"}}': WAIT + (0.0 if rank == 1 else late)
+                for rank in range(RANKS)
             }
-            if self.counts == "flops":
-                values["tachograph_rank_peak_flops{"] = 2000.0
-            if recent:
-                late = mean(slow[step + 1] for step in recent)
-                values["tachograph_train_recent_step_seconds{"] = mean(lengths[step] for step in recent)
-                values['tachograph_train_recent_phase_seconds{phase="data",'] = 0.01 + late * self.data
-                if self.late:
-                    values["tachograph_train_recent_wait_seconds{"] = 0.1 + late * self.late
-            for rank in range(RANKS):
-                for name, value in values.items():
-                    mine = 0.1 if "wait" in name and rank == 1 else value
-                    own = f'{name}run="{self.run}",rank="{rank}",instance="n"}}'
-                    shown.setdefault(own, ["_"] * (now // SCRAPE)).append(f"{mine:.4f}")
-            for name in ("world_size", 'ranks{state="running"}'):
-                own = f'tachograph_run_{name.rstrip("}")}{"," if "{" in name else "{"}run="{self.run}",instance="n"}}'
-                shown.setdefault(own, []).append(f"{RANKS}")
-            if recent:
-                own = f'tachograph_run_step_seconds{{run="{self.run}",instance="n"}}'
-                step = values["tachograph_train_recent_step_seconds{"]
-                shown.setdefault(own, ["_"] * (now // SCRAPE)).append(f"{step:.4f}")
-        for one, samples in shown.items():
-            yield {"series": one, "values": " ".join(samples)}
+            for name, value in values.items():
+                shown.setdefault(name, []).append(f"{value:.4f}")
+        for name, samples in shown.items():
+            family, _, own = name.partition("{")
+            yield {
+                "series": f'tachograph_{family}{{run="{self.run}",instance="n",{own or "}"}',
+                "values": " ".join(samples),
+            }
 
 
-A_CAUSE = (Told("late", 0.7, 1.25, late=0.55),)
+A_RUN = Late("late", 0.7, 0.55)
 
 NUMBER = r"([\d.e+]+)"
 
 
 def texts(
-    promtool: Path, folder: Path, runs: Sequence[Told], subjects: Sequence[str], evaluation: int
+    promtool: Path, folder: Path, run: Late, subjects: Sequence[str], evaluation: int
 ) -> list[promtool_output.ActiveAlert]:
     """Return every alert of these subjects as it is every ten seconds, with its text."""
     files = [RULES / f"{subject}.yml" for subject in subjects]
@@ -105,7 +100,7 @@ def texts(
         "group_eval_order": [group["name"] for group in groups],
         "tests": [{
             "interval": f"{SCRAPE}s",
-            "input_series": [one for run in runs for one in run.series()],
+            "input_series": [*run.series()],
             "alert_rule_test": [
                 {"eval_time": f"{moment}s", "alertname": alert}
                 for moment in range(int(SLOW_FROM) + 3, ENDS, 10) for alert in alerts
@@ -142,7 +137,7 @@ def lost(text: str, cost: str) -> float:
         rf"arrives {NUMBER} ms later than the median rank, {NUMBER} % of the step, and takes {NUMBER} × as long",
         text,
     )
-    step, wait = milliseconds / share / 10, 0.1
+    step, wait = milliseconds / share / 10, WAIT
     assert near((step - wait) / (step - wait - milliseconds / 1000), times, 0.05), text
     assert abs(share / 100 - hours) <= 0.06 / RANKS, (text, cost)  # to a tenth of a GPU-hour
     return share / 100
@@ -171,4 +166,4 @@ BOTH = pytest.mark.parametrize("programs", ["bookworm", pytest.param("sid", mark
 def test_the_figures_of_a_late_rank_agree(programs: Mapping[str, Path], tmp_path: Path) -> None:
     """What a late rank costs is the share that its text names, of all GPUs."""
     subjects = ("runs", "progress", "skew")
-    check(texts(programs["promtool"], tmp_path, A_CAUSE, subjects, 5), {("StragglerRank", "late"): 0.55 / 1.25})
+    check(texts(programs["promtool"], tmp_path, A_RUN, subjects, 5), {("StragglerRank", "late"): 0.55 / 1.25})

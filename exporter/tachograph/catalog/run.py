@@ -221,9 +221,9 @@ RUN_FRUITLESS_ATTEMPTS = _row(
     "Attempts in a row that failed on this node without a new step, at most 15 minutes apart.",
 )  # fmt: skip
 RUN_FROZEN = _row(
-    "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process"),
-    "Seconds for which a connected rank has been silent, once over 23 (60 in init, checkpoint and eval); the eight "
-    "longest.",
+    "run_frozen_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "phase", "pid", "where", "process", "words"),
+    "Seconds for which a connected rank has been silent, once over 23 (60 in init, checkpoint and eval), and what is "
+    "known of it in words; the eight longest.",
     few=True,
 )  # fmt: skip
 
@@ -444,21 +444,23 @@ RUN_PAUSE_LIMIT = _row(
     "away, while some pause, while none waits.",
 )  # fmt: skip
 RUN_FINISHED = _row(
-    "run_finished_timestamp_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid"),
-    "Unix time at which a rank on this node finished, for the last 9 to finish.",
+    "run_finished_timestamp_seconds", GAUGE, "seconds", ("run", "rank", "gpu", "uuid", "at"),
+    "Unix time at which a rank on this node finished, and at which step in words, for the last 9 to finish.",
 )  # fmt: skip
 RUN_HANG_STILL = _row(
     "run_hang_still_seconds", GAUGE, "seconds", ("run", "stopped"),
     "Seconds for which no rank of an overdue run has entered a collective; where the run stopped, in words.",
 )  # fmt: skip
 RUN_HANG_ENQUEUED = _row(
-    "run_hang_enqueued", GAUGE, "", ("run", "group", "figure", "op"),
-    "Sequence number of an overdue run's last collective, on its furthest and its last rank, and collectives per step.",
+    "run_hang_enqueued", GAUGE, "", ("run", "group", "figure", "words"),
+    "Sequence number of an overdue run's last collective, on its furthest rank (in words, too) and its last one, and "
+    "collectives per step.",
 )  # fmt: skip
 RUN_HANG_SUSPECT = _row(
     "run_hang_suspect_seconds", GAUGE, "seconds",
     ("run", "rank", "gpu", "uuid", "phase", "why", "pid", "where", "words"),
-    "Seconds that a rank that may be holding up an overdue run has been in its phase; up to 9 ranks.",
+    "Seconds that a rank that may be holding up an overdue run has been in its phase, and in words what it does and "
+    "where; up to 9 ranks.",
 )  # fmt: skip
 RUN_HANG_SUSPECT_ENQUEUED = _row(
     "run_hang_suspect_enqueued", GAUGE, "", ("run", "rank", "gpu", "uuid", "group"),

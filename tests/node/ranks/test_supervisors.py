@@ -13,6 +13,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NAMES_BURST
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.supervise.policy import ACTIONS
 from tests.node.conftest import TwoGpus
 
@@ -101,7 +102,7 @@ def test_a_neighbour_does_not_speak_for_anothers_supervisor(hand: Any) -> None:
     table.supervised(said("llama"), ME)
     table.supervised(said("llama", mode="failed", blind_seconds=900), RUDE)
     table.supervised(said("alice/llama", mode="failed"), RUDE)
-    shown = {s.labels for s in table.samples() if s.metric is catalog.SUPERVISOR_LOOK_AGE}
+    shown = {s.labels for s in ShownRanks(table).samples() if s.metric is catalog.SUPERVISOR_LOOK_AGE}
     assert shown == {("alice/llama", "act"), ("mallory/llama", "failed"), ("mallory/alice/llama", "failed")}
 
 

@@ -94,6 +94,20 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
         return shown
 
 
+class Welcome(NamedTuple):
+    """The answer to an accepted hello."""
+
+    last_step: int | None
+    ended: float | None
+    """Unix time of the last heartbeat of an earlier process of this rank, None if none is known."""
+    ended_seconds: float | None
+    """How long ago that was."""
+    superseded: object | None
+    """The connection that represented this rank until now."""
+    run: str
+    """The name by which the run is shown."""
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something that happened once; `id` rises within a process, so that a repeated event is recognized."""
 

@@ -13,6 +13,8 @@ EVIDENCE = (
     "hang_suspect_enqueued", "overdue_line_ranks",
 )  # fmt: skip
 
+STACK = ". Its whole stack: py-spy dump --pid 4 there, before anyone kills the run."
+
 
 @pytest.fixture
 def hung(node: Any) -> Any:
@@ -40,10 +42,10 @@ def test_a_run_is_overdue_after_its_limit(hung: Any) -> None:
         ("overdue_ranks", "backward"): 3,
         ("overdue_ranks", "data"): 1,
         ("hang_still_seconds", "at step 10"): 0,
-        ("hang_enqueued", "0", "furthest", ""): 20,
+        ("hang_enqueued", "0", "furthest", "in collective 20"): 20,
         ("hang_enqueued", "0", "least", ""): 19,
         ("hang_enqueued", "0", "per_step", ""): 2,
-        ("hang_suspect_seconds", "3", "", "", "data", "elsewhere", "4", "", "phase data"): 19,
+        ("hang_suspect_seconds", "3", "", "", "data", "elsewhere", "4", "", f"in phase data{STACK}"): 19,
         ("hang_suspect_enqueued", "3", "", "", "0"): 19,
     }
     hung.says(0, "forward", made=0, recent_step_seconds=1.0)
@@ -130,10 +132,10 @@ def test_when_a_rank_last_entered_a_collective(hung: Any) -> None:
 
 def test_a_collective_is_named_by_its_kind_if_there_is_only_one(hung: Any) -> None:
     """Ranks count what they did by kind, and enter collectives by number: tachograph_run_hang_enqueued."""
-    for made, kind in (("all_reduce", "all_reduce"), ("all_gather", "")):
+    for made, kind in (("all_reduce", "in all_reduce 20"), ("all_gather", "in collective 20")):
         hung.says(0, "backward", made=19, collective_enqueued={"0": 20}, collective_seconds_total={made: 1.0})
         hung.turn(1, *range(4))
-        assert {key[3] for key in hung.told("hang_enqueued")} == {kind}
+        assert {key[3] for key in hung.told("hang_enqueued") if key[2] == "furthest"} == {kind}
 
 
 def test_whoever_is_behind_is_named_though_it_waits(node: Any) -> None:
@@ -142,7 +144,7 @@ def test_whoever_is_behind_is_named_though_it_waits(node: Any) -> None:
     node.says(3, "backward", made=0, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
     node.turn(19, *range(4))
     assert list(node.told("hang_suspect_seconds")) == [
-        ("hang_suspect_seconds", "3", "", "", "backward", "behind", "4", "", "phase backward")
+        ("hang_suspect_seconds", "3", "", "", "backward", "behind", "4", "", f"in phase backward{STACK}")
     ]
 
 
@@ -151,7 +153,17 @@ def test_where_all_are_alike_one_stands_for_all(node: Any) -> None:
     waiting(node, 4)
     node.turn(19, *range(4))
     assert list(node.told("hang_suspect_seconds")) == [
-        ("hang_suspect_seconds", "0", "", "", "backward", "example", "1", "", "phase backward")
+        (
+            "hang_suspect_seconds",
+            "0",
+            "",
+            "",
+            "backward",
+            "example",
+            "1",
+            "",
+            "in phase backward" + STACK.replace("4", "1"),
+        )
     ]
     assert node.told("hang_suspect_enqueued") == {("hang_suspect_enqueued", "0", "", "", "0"): 20}
 
@@ -162,7 +174,8 @@ def test_a_suspect_has_its_process_and_its_line(hung: Any) -> None:
     for where, shown in ((line, line), ("a\nb", ""), (7, ""), ("x" * 161, "")):
         hung.says(3, "data", made=19, where=where, collective_enqueued={"0": 19}, recent_step_seconds=1.0)
         hung.turn(1, *range(4))
-        assert {key[-3:-1] for key in hung.told("hang_suspect_seconds")} == {("4", shown)}
+        words = f"in phase data, at {shown}{STACK}" if shown else f"in phase data{STACK}"
+        assert {key[-3:] for key in hung.told("hang_suspect_seconds")} == {("4", shown, words)}
 
 
 def test_the_line_at_which_most_stand_still_is_counted(hung: Any) -> None:
@@ -209,9 +222,9 @@ def test_a_start_is_stalled_for_as_long_as_nobody_moves_on(node: Any) -> None:
 
 def test_a_run_that_has_ended_is_not_overdue(node: Any) -> None:
     """Only when its ranks finished: tachograph_run_finished_timestamp_seconds."""
-    node.says(0, "forward", made=0, recent_step_seconds=1.0)
+    node.says(0, "forward", made=0, step=12, recent_step_seconds=1.0)
     node.table.bye(0, Bye(v=1, outcome="finished"))
     ended = node.wall
     node.turn(60)
     assert node.value("overdue_seconds") is None
-    assert node.told("finished_timestamp_seconds") == {("finished_timestamp_seconds", "0", "", ""): ended}
+    assert node.told("finished_timestamp_seconds") == {("finished_timestamp_seconds", "0", "", "", "at step 12"): ended}

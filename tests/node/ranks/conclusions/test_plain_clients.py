@@ -306,6 +306,14 @@ class Case(NamedTuple):
     told: dict[tuple[str, ...], float | None]
 
 
+SILENT = (
+    "; pid 102: the process is stopped, swapped out, or stuck in the kernel. Look at its state there (ps -o "
+    "pid,stat,wchan:32,cmd -p 102): T – continue it; D – its disk or file system hangs; R – something holds Python's "
+    "lock."
+)
+STACK = ". Its whole stack: py-spy dump --pid 102 there, before anyone kills the run."
+
+
 def named(name: str, *before: str, after: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the series of rank 2, whose GPU is not known."""
     return (name, *before, CULPRIT, *after)
@@ -321,7 +329,7 @@ CASES = {
         "a bye", failure, {("first_end_seconds", "failed", "exception", "2", "", ""): 0, ("ranks", "failed"): 1}
     ),
     "a rank that is silent": Case(
-        "nothing else", silence, {named("frozen_seconds", after=("", "", "", "102", "", "")): None}
+        "nothing else", silence, {named("frozen_seconds", after=("", "", "", "102", "", "", SILENT)): None}
     ),
     "attempts without a new step": Case("`step`", fruitless, {("fruitless_attempts",): 2}),
     "an end before the plan": Case("`step`, `total_steps`, a bye", ended_early, {("steps_short",): 59}),
@@ -332,14 +340,17 @@ CASES = {
         "`step`, `phase`", stand,
         {
             ("overdue_ranks", "backward"): 3, ("overdue_ranks", "data"): 1,
-            named("hang_suspect_seconds", after=("", "", "data", "elsewhere", "102", "", "phase data")): 40,
+            named("hang_suspect_seconds", after=("", "", "data", "elsewhere", "102", "", f"in phase data{STACK}")): 40,
         },
     ),
     "who did not enter a collective": Case(
         "`step`, `collective_enqueued`", behind,
         {
-            named("hang_suspect_seconds", after=("", "", "unknown", "behind", "102", "", "phase unknown")): 0,
-            named("hang_suspect_enqueued", after=("", "", "0")): 58, ("hang_enqueued", "0", "furthest", ""): 59,
+            named(
+                "hang_suspect_seconds", after=("", "", "unknown", "behind", "102", "", f"in phase unknown{STACK}")
+            ): 0,
+            named("hang_suspect_enqueued", after=("", "", "0")): 58,
+            ("hang_enqueued", "0", "furthest", "in collective 59"): 59,
         },
     ),
     "a run that does not start": Case("`step`", no_start, {("start_stalled_seconds",): 300}),

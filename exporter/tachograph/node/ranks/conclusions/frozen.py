@@ -20,10 +20,27 @@ def frozen(view: RunView) -> Iterator[Sample]:
     """Yield the ranks that have been silent for too long, at most eight of them."""
     silent = [rank for rank, state in view.states.items() if state == "frozen" and _is_frozen(rank, view.now)]
     for rank in sorted(silent, key=lambda rank: rank.heard)[:CROWD]:
-        labels = (view.run, *seat(rank), rank.phase or "", rank.pid, rank.where, rank.process_state)
-        yield Sample(catalog.RUN_FROZEN, labels, view.now - rank.heard)
+        seen = rank.phase or "", rank.pid, rank.where, rank.process_state
+        yield Sample(catalog.RUN_FROZEN, (view.run, *seat(rank), *seen, _words(rank)), view.now - rank.heard)
 
 
 def _is_frozen(rank: Rank, now: float) -> bool:
     limit = FROZEN_IN_PAUSES_SECONDS if rank.phase in PAUSES else FROZEN_SECONDS
     return now - rank.heard > limit
+
+
+def _words(rank: Rank) -> str:
+    """Return the end of the sentence in which a page says that a rank sends nothing: where it was last, and why."""
+    said = f", last seen in phase {rank.phase}" if rank.phase else ""
+    if rank.pid:
+        said += f"; pid {rank.pid}"
+    if rank.process_state:
+        said += f", state {rank.process_state}"
+    if rank.where:
+        return f"{said}, at {rank.where}: what it calls there holds Python's lock, and does not return."
+    process = f" -p {rank.pid}" if rank.pid else ""
+    return (
+        f"{said}: the process is stopped, swapped out, or stuck in the kernel. Look at its state there (ps -o "
+        f"pid,stat,wchan:32,cmd{process}): T – continue it; D – its disk or file system hangs; R – something holds "
+        "Python's lock."
+    )

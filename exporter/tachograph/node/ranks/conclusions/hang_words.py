@@ -14,7 +14,12 @@ def stopped_at(view: RunView) -> str:
     """Return where the run stands still: `at step 48,201`."""
     if view.without_step is None:
         return "before its first step"
-    return "" if view.train_step is None else f"at step {count(view.train_step)}"
+    return at_step(view.train_step)
+
+
+def at_step(step: float | None) -> str:
+    """Return `at step 48,201`, or nothing if that is not known."""
+    return "" if step is None else f"at step {count(step)}"
 
 
 def only_kind(ranks: Collection[Rank]) -> str:
@@ -23,6 +28,17 @@ def only_kind(ranks: Collection[Rank]) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def doing_what(phase: str, *, is_stuck: bool) -> str:
-    """Return what a rank does, in words."""
-    return f"phase {phase}" + (" (a save in which nothing moves)" if is_stuck else "")
+def collective(kind: str, number: float, group: str) -> str:
+    """Return in which collective ranks wait: `in all_reduce 1,771 of group 2`; the first group is not named."""
+    return f"in {kind or 'collective'} {count(number)}" + ("" if group == "0" else f" of group {group}")
+
+
+def doing_what(rank: Rank, phase: str, *, is_stuck: bool) -> str:
+    """Return what a rank does and at which line, with the command that shows its whole stack on its node."""
+    words = f"in phase {phase}" + (" (a save in which nothing moves)" if is_stuck else "")
+    words += f", at {rank.where}." if rank.where else "."
+    return (
+        f"{words} Its whole stack: py-spy dump --pid {rank.pid} there, before anyone kills the run."
+        if rank.pid
+        else words
+    )

@@ -169,7 +169,7 @@ class Hang:
             self._without_step, self._paused, self._entered, self._phases = 0.0, None, Counter(), frozenset()
             return
         self._without_step = seconds or 0.0
-        self._phases |= {doing(rank) for rank in ranks}
+        self._phases |= {doing(rank) for rank in ranks if self._away is None or _stands(rank, view)}
         self._is_pausing = seconds is not None and is_pause(lasting)
         if self._is_pausing:
             self._paused = view.now
@@ -206,7 +206,7 @@ class Hang:
         finished = sorted((rank for rank in view.states if rank.outcome == "finished"), key=lambda rank: -rank.ended_at)
         for rank in finished[: diagnosis.CROWD + 1]:
             at = wall_of(rank.ended_at, view.now, view.wall)
-            yield Sample(catalog.RUN_FINISHED, (view.run, *seat(rank)), at)
+            yield Sample(catalog.RUN_FINISHED, (view.run, *seat(rank), hang_words.at_step(rank.step)), at)
         ranks = members(view)
         if not ranks:
             return
@@ -279,9 +279,9 @@ class Hang:
         for rank, why in evidence(ranks, left(view)).items():
             named = (view.run, *seat(rank))
             phase = rank.phase or UNKNOWN
-            words = hang_words.doing_what(phase, is_stuck=standing[rank] == STUCK_SAVE)
+            words = hang_words.doing_what(rank, phase, is_stuck=standing[rank] == STUCK_SAVE)
             of_rank = phase, why, rank.pid, rank.where, words
-            yield Sample(catalog.RUN_HANG_SUSPECT, (*named, *of_rank), rank.phase_seconds(view.now) or 0.0)
+            yield Sample(catalog.RUN_HANG_SUSPECT, (*named, *of_rank), round(rank.phase_seconds(view.now) or 0.0))
             for group, number in sorted(entered(rank).items()):
                 yield Sample(catalog.RUN_HANG_SUSPECT_ENQUEUED, (*named, group), number)
 
@@ -289,11 +289,21 @@ class Hang:
 def _collectives(ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
     """Yield how far the first and the last rank are in each process group, and how many collectives make a step."""
     numbers = by_group({rank: entered(rank) for rank in ranks})
-    op = hang_words.only_kind(ranks)
+    kind = hang_words.only_kind(ranks)
     most: Mapping[str, float] = per_step(ranks)
     for group, each in sorted(numbers.items()):
-        for figure, value in (("furthest", max(each)), ("least", min(each)), ("per_step", most[group])):
-            yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure, op), value)
+        words = hang_words.collective(kind, max(each), group)
+        for figure, value, said in (
+            ("furthest", max(each), words),
+            ("least", min(each), ""),
+            ("per_step", most[group], ""),
+        ):
+            yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure, said), value)
+
+
+def _stands(rank: Rank, view: RunView) -> bool:
+    """Return whether a rank has been in its phase for longer than a whole step takes, so that it follows no pause."""
+    return (rank.phase_seconds(view.now) or 0.0) > max(EXCUSED_SECONDS, view.step_seconds or 0.0)
 
 
 def _steps(view: RunView) -> float:
