@@ -113,12 +113,12 @@ check: $(CHECK_READY)  ## formatting, lint, types, floors, words: in a small env
 	$(CHECK_BIN)/lint-imports --no-cache
 	@$(CHECK_BIN)/python -m tools.words
 
-# On two cores: two more workers fill the gaps of those that wait.
-PYTEST := $(BIN)/pytest -n 4
+# On two cores: six more workers fill the gaps of those that wait. Slow tests, and those of units, wait less.
+PYTEST := $(BIN)/pytest -n 8
 # Tests start hundreds of Python processes; each would compile our modules again: 0.6 s for an exporter.
 unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/signals client/torch export/logs \
-  export/traces grafana lab/fleet lab/scenario node/judgement node/ranks node/status_page rules runbooks silence tools top) \
+  export/traces grafana lab/fleet lab/scenario node/api node/ranks node/status_page rules runbooks silence tools top) \
   $(wildcard tests/client/test_*.py) $(filter-out tests/node/test_exporter%,$(wildcard tests/node/test_*.py)) \
   $(filter-out $(addprefix tests/node/gpu/test_,captures.py source% watch% worker.py),$(wildcard tests/node/gpu/test_*.py))
 
@@ -126,10 +126,10 @@ test: check binaries   ## all checks, and all tests but the slow ones: what CI r
 	$(PYTEST)
 
 test-all: check victoria $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
-	$(PYTEST) -m 'not hardware and not frameworks'
+	$(PYTEST) -n 4 -m 'not hardware and not frameworks'
 
 test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs
-	$(PYTEST) -m 'not slow and not torch and not e2e and not prometheus' $(UNIT)
+	$(PYTEST) -n 4 -m 'not slow and not torch and not e2e and not prometheus' $(UNIT)
 
 test-torch: | python     ## the client's tests with another PyTorch, in .venv-torch (5 GB): make test-torch TORCH=torch==2.4.1
 	$(PYTHON) -m venv .venv-torch

@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 
 from tachograph.catalog.index import METRICS
 from tachograph.catalog.metric import HISTOGRAM, INFO, NATIVE_HISTOGRAM
-from tachograph.catalog.rank import TRAIN_STEP_SECONDS
+from tachograph.catalog.train import TRAIN_STEP_SECONDS
 from tachograph.node.exposition import TEXT, Exposition
 from tachograph.node.histograms import HistogramSample, RunHistogram
 from tachograph.node.protobuf import ProtobufExposition

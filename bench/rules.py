@@ -18,7 +18,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +72,25 @@ def configure(folder: Path, nodes: int, port: int, rules: Path, site: Site) -> P
     (own / "targets").mkdir()
     for path in rules.glob("*.yml"):
         (own / "rules" / path.name).write_text(at_scrapes(path.read_text(), site.scrape_seconds))
-    for job, kind in (("tachograph", "exporter"), ("node", "host")):
-        targets = [
-            {
-                "targets": [f"127.0.0.1:{port}"],
-                "labels": {"instance": f"node-{node:04d}", "__metrics_path__": f"/node/{node}/{kind}"},
-            }
-            for node in range(nodes)
-        ]
+    for job, targets in node_targets(nodes, port):
         (own / "targets" / f"{job}.yml").write_text(json.dumps(targets))
     (own / "prometheus.yml").write_text(site.prometheus()["prometheus.yml"])
     return own / "prometheus.yml"
+
+
+def node_targets(nodes: int, port: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield each job with its targets: a path for each node of the fleet at this port."""
+    for job, kind in (("tachograph", "exporter"), ("node", "host")):
+        yield (
+            job,
+            [
+                {
+                    "targets": [f"127.0.0.1:{port}"],
+                    "labels": {"instance": f"node-{node:04d}", "__metrics_path__": f"/node/{node}/{kind}"},
+                }
+                for node in range(nodes)
+            ],
+        )
 
 
 class Bench:
@@ -103,6 +111,10 @@ class Bench:
         fleet = [sys.executable, str(script), str(fleet_port), str(self._nodes), str(self._folder)]
         self.fleet = self.children.start("fleet", fleet)
         self.fleet.wait_until(lambda: answers(f"{self._fleet_url}/ready"), 180)
+        self._start_prometheus(fleet_port, port)
+        return self
+
+    def _start_prometheus(self, fleet_port: int, port: int) -> None:
         configuration = configure(self._folder, self._nodes, fleet_port, self._rules, self._site)
         command: list[str | Path] = [
             self._programs["prometheus"], f"--config.file={configuration}", f"--web.listen-address=127.0.0.1:{port}",
@@ -110,7 +122,6 @@ class Bench:
         ]  # fmt: skip
         self.prometheus = self.children.start("prometheus", command)
         self.prometheus.wait_until(lambda: answers(f"{self.url}/-/ready"), 60)
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.children.stop()

@@ -125,6 +125,7 @@ def exporter_lines(pattern: str, node: int) -> Iterator[str]:
     text = re.sub(r"(GPU-\w{4})\w{4}-", rf"\g<1>{node:04x}-", text)
     text = re.sub(r'([{,])rank="(\d+)"', lambda m: f'{m[1]}rank="{node * RANKS_PER_NODE + int(m[2])}"', text)
     text = re.sub(r'precision="",global_batch=""', 'precision="bf16",global_batch="2048"', text)
+    yield "tachograph_node_unused_ports 0"
     for line in text.splitlines():
         if not CONCLUDED.match(line):
             yield line

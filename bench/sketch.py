@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sketch_plot import Point, crossing, plot
-from tachograph.catalog.rank import TRAIN_STEP_SECONDS
+from tachograph.catalog.train import TRAIN_STEP_SECONDS
 from tachograph.node.exposition import TEXT, render
 from tachograph.node.histograms import BOUNDS, RunHistogram
 from tachograph.node.protobuf import ProtobufExposition

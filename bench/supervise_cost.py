@@ -63,7 +63,7 @@ async def _serve(nodes: int, told: Connection) -> None:
     ticks = 0
     servers = [
         Server("127.0.0.1", 0, Pages(
-            samples=lambda: (), status_page=lambda _: "", judgement=_judgement(exporter), ready=lambda: (True, ""),
+            samples=lambda: (), status_page=lambda _: "", api_node=_api_node(exporter), ready=lambda: (True, ""),
             generation=lambda: ticks,
         )) for exporter in exporters.values()
     ]  # fmt: skip
@@ -81,8 +81,8 @@ async def _serve(nodes: int, told: Connection) -> None:
         await asyncio.sleep(1.0)
 
 
-def _judgement(exporter: VirtualNode) -> Callable[[object], str]:
-    return lambda _: exporter.judgement()
+def _api_node(exporter: VirtualNode) -> Callable[[object], str]:
+    return lambda _: exporter.api_node()
 
 
 class Watch(SeveralNodes):

@@ -162,9 +162,15 @@ def worst_runs() -> Json:
     )
 
 
+OF_RUN_HELD = f"({GPUS} and on (run) {of_runs('node:ranks_alive:count')})"
+WAITS = of_cluster("kube_pod_status_phase", phase="Pending")
+ASKS = of_cluster("kube_pod_container_resource_requests", resource="nvidia_com_gpu")
+WAITING_PODS = f"(max by (namespace, pod) ({WAITS}) == 1 and on (namespace, pod) {ASKS})"
+
+
 def taken() -> Json:
     """Return the table of what each run took within the range, and what came of it."""
-    held = f"sum by (run) ({GPUS} and on (run) {of_runs('node:ranks_alive:count')})"
+    held = f"sum by (run) {OF_RUN_HELD}"
     power = f"sum by (run) ({OF_RUNS})"
     chosen = f"topk({ROWS}, {hours(held)})"
     delivered = f"sum by (run) ({WORTH})"
@@ -198,6 +204,51 @@ def taken() -> Json:
         w=24,
         h=8,
     )
+
+
+def users() -> Json:
+    """Return the table of what each user took within the range, and what came of it."""
+
+    def by_owner(of_runs_: str) -> str:
+        return f"sum by (owner) ({of_runs_} * on (run) group_left (owner) {of_runs('run:owner:info')})"
+
+    held, delivered = by_owner(f"max by (run) {OF_RUN_HELD}"), by_owner(f"max by (run) ({WORTH})")
+    chosen = f"topk({ROWS}, {hours(held)})"
+    asked = (chosen, hours(delivered), f"{hours(delivered)} / on (owner) {hours(held)}")
+    columns = {"owner": "User", "Value #A": "GPU-hours", "Value #B": "Delivered", "Value #C": "Share"}
+    return table(
+        "What users took",
+        f"The {ROWS} users, by uid, whose runs held most GPU-hours within the time range, from samples once a minute, "
+        "and how many became new training work. Near 100 % is good. In containers many users may have one uid.",
+        one_by_one(asked, "owner", chosen),
+        "No run held a GPU within the time range.",
+        columns,
+        join="owner",
+        overrides=[
+            override("User", custom__width=90),
+            override("GPU-hours", unit="locale", decimals=1, custom__width=100),
+            override("Delivered", unit="locale", decimals=1, custom__width=100),
+            bar_cells("Share", WHOLE, unit=UNITS["ratio"], decimals=0, custom__width=120),
+        ],
+        w=8,
+        h=8,
+    )
+
+
+def queue() -> list[Json]:
+    """Return what waits for GPUs, where Slurm or Kubernetes is scraped for it."""
+    slurm = f"sum({of_cluster('slurm_jobs_pending')}) or sum({of_cluster('slurm_queue_pending')})"
+    waited = (
+        f"time() - max by (namespace, pod) ({of_cluster('kube_pod_created')}) and on (namespace, pod) {WAITING_PODS}"
+    )
+    return [
+        lines("Queue", "locale", "Jobs that wait in Slurm, held ones included, and pods with GPUs that wait in "
+              "Kubernetes. A queue beside GPUs that are not allocated: they are drained, reserved, or do not fit.",
+              [query(slurm, "Slurm jobs"), query(f"count({WAITING_PODS})", "pods with GPUs")],
+              "not collected: needs Slurm's metrics, or kube-state-metrics", min=0, w=8),
+        lines("Longest wait", "s", "For how long the pod with GPUs that waits longest has waited. Slurm does not say.",
+              [query(f"max({waited})", "Kubernetes")], "none waits, or no kube-state-metrics", min=0, w=8),
+    ]  # fmt: skip
 
 
 def over(colour: str) -> list[Json]:
@@ -269,7 +320,7 @@ def dashboard() -> Json:
     return shell.dashboard(
         "fleet",
         "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost?",
-        [*top(), worst_runs(), row("Use over time"), *use(), taken()],
+        [*top(), worst_runs(), row("Use over time"), *use(), taken(), users(), *queue()],
         variables=(shell.FIND,),
         annotations=[],
         since="now-6h",

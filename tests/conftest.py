@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,11 +90,36 @@ def pytest_configure() -> None:
         os.environ.setdefault(name, value)
 
 
+def own_share(config: pytest.Config) -> list[Path]:
+    """Return the test files that a worker imports first: of four workers, every fourth file that was asked for."""
+    given = getattr(config, "workerinput", None)
+    if given is None:
+        return []
+    asked = [ROOT / argument.partition("::")[0] for argument in config.args]
+    files = sorted(file for path in asked for file in (path.rglob("test_*.py") if path.is_dir() else [path]))
+    return files[int(given["workerid"].removeprefix("gw")) :: given["workercount"]]
+
+
+def import_first(session: pytest.Session, path: Path) -> None:
+    """Import a test file; one that cannot be is forgotten: collecting imports it again, and reports that."""
+    try:
+        _ = pytest.Module.from_parent(session, path=path).obj
+    except (Exception, pytest.skip.Exception):  # noqa: BLE001 - whatever a file raises
+        for name, module in list(sys.modules.items()):
+            if getattr(module, "__file__", None) == str(path):
+                del sys.modules[name]
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while thousands of tests are collected, nor among them later: a third of a worker's start."""
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Look for no garbage while thousands of tests are collected, nor among them later: a third of a worker's start.
+
+    Where nothing is compiled yet, each worker begins with files of its own: together, they compile each of them once.
+    """
     gc.disable()
     try:
+        for path in own_share(session.config):
+            import_first(session, path)
         return (yield)
     finally:
         gc.enable()
@@ -101,37 +127,54 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs Prometheus's programs: `make test-unit` does without."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs Prometheus's programs: `make test-unit` does without. Workers get what takes long first."""
     for item in items:
         if "programs" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.prometheus)
+    if hasattr(config, "workerinput"):
+        sizes = Counter(unit_of(item.nodeid) for item in items)
+        items.sort(key=lambda item: (not item.nodeid.startswith(LONG), -sizes[unit_of(item.nodeid)]))
 
 
 TOGETHER = (
-    "tests/attach/", "tests/auto/test_recording", "tests/auto/test_trainings", "tests/client/core/",
-    "tests/client/flops/", "tests/client/torch/", "tests/examples/", "tests/integrations/",
-    "tests/supervise/test_resilient",
+    ("tests/client/core/", "tests/client/flops/", "tests/client/torch/"),
+    ("tests/attach/", "tests/auto/test_recording", "tests/auto/test_trainings", "tests/examples/",
+     "tests/integrations/", "tests/supervise/test_resilient"),
 )  # fmt: skip
 """Folders, and files, of tests that import PyTorch, or share a process that has imported it: a second and a half."""
 
+LONG = (
+    *(path for paths in TOGETHER for path in paths), "tests/e2e/", "tests/supervise/test_containers",
+    "tests/supervise/test_killed", "tests/supervise/test_plans", "tests/runbooks/test_live", "tests/top/test_live",
+    "tests/lab/live/",
+)  # fmt: skip
+"""What takes long with few tests, most of it waiting: begun late, it would leave the other workers idle at the end."""
+
+
+def unit_of(nodeid: str) -> str:
+    """Return what a worker gets as one: a file, or several that belong together; but rule tests one by one."""
+    path = nodeid.partition("::")[0]
+    for paths in TOGETHER:
+        if path.startswith(paths):
+            return paths[0]
+    return nodeid if path == "tests/rules/test_rules.py" else path
+
 
 class Scheduling(LoadScopeScheduling):
-    """Gives a worker whole files, the fullest first, and at the end rule tests one by one, which leave no worker idle.
+    """Gives a worker whole units, in the order of the tests, which ends with rule tests that leave no worker idle.
 
     A fixture of a module may train for ten seconds: where a module is spread, each worker does so.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        if path.startswith(TOGETHER):
-            return TOGETHER[0]
-        return nodeid if path == "tests/rules/test_rules.py" else path
+        return unit_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest may run with -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     """Distribute the tests over the workers."""
+    config.option.loadscopereorder = False
     return Scheduling(config, log)
 
 

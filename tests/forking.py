@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from tests import waiting
+
 ROOT = Path(__file__).parents[1]
 AT_START = ("LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that count as a process starts, and not for a child that is forked."""
@@ -72,10 +74,10 @@ class Forked:
 
     def wait(self, timeout: float = 60.0) -> int:
         """Return its exit status once it has ended, in time."""
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
         while (status := self.poll()) is None:
-            assert time.monotonic() < deadline, f"process {self.pid} has not ended within {timeout:g} s"
-            time.sleep(0.002)
+            assert time.monotonic() < began + timeout, f"process {self.pid} has not ended within {timeout:g} s"
+            waiting.pause(began, least=0.002)
         return status
 
     def send_signal(self, number: int) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
+from tachograph.node.api.answer import NodeAnswer
 from tachograph.node.exposition import TEXT, render
-from tachograph.node.judgement.node import NodeJudgement
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tests.node.conftest import HandClock, Table, TwoGpus
@@ -26,7 +26,7 @@ class Played:
         about = Sample(catalog.EXPORTER_INFO, (__version__, "3.11"), 1)
         self.pages.text = render([about, *self.table.samples()], TEXT).decode()
         snapshot = GpuSnapshot(tuple(samples), 0.01, self.hand.now, True, "")
-        self.pages.judged = NodeJudgement("n", self.table, gpus, snapshot, self.hand.clock).as_json()
+        self.pages.judged = NodeAnswer("n", self.table, gpus, snapshot, self.hand.clock).as_json()
 
     def one_slow_load(self, seconds: float) -> None:
         """Have one rank, whose steps take 0.05 s, be in its loader for so long."""

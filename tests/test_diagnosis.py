@@ -54,6 +54,7 @@ LIMITS = {
     "FULL_GPU_BYTES": ("MemoryNearlyFull", rf"clamp_max\(1 - {NUMBER} /"),
     "SLOW_CLOCK_RATIO": ("node:gpu_clock_of_peers:ratio", rf"median < {NUMBER}"),
     "BUSY_GPU_RATIO": ("node:gpu_sm_clock_hertz:mean30s", rf"> {NUMBER} \)"),
+    "PORT_ERRORS_PER_HOUR": ("NicErrorsRising", rf"increase1h\) > {NUMBER}"),
     "READINGS_STALE_SECONDS": ("NvmlCollectorStale", rf'collector="gpu"}}\) > {NUMBER}'),
 }
 """Number -> the rule that holds it, and where in the rule."""

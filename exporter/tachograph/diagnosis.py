@@ -1,6 +1,6 @@
 """The fixed numbers of the alert rules, and the words that they sort phases, Xids and clock reasons by.
 
-For views of a single node, which have no Prometheus to ask: the exporter's own judgement and `tachograph top`. The
+For views of a single node, which have no Prometheus to ask: the exporter's own pages and `tachograph top`. The
 numbers are those of prometheus/rules/; tests/test_diagnosis.py compares each with the rule that it comes from. What a
 site or a run may set is in findings/limits.py.
 """
@@ -72,6 +72,8 @@ node:gpu_nvlink_errors_per_minute:mean5m. They are those of DCGM's health watch 
 UNKNOWN_LINK_REPLAYS = 16.0
 """What a PCIe link whose lanes and generation are not known may resend in a minute, that of 16 lanes of generation 4:
 node:gpu_pcie_replays_per_minute:mean5m."""
+PORT_ERRORS_PER_HOUR = 1000.0
+"""A network port that makes more errors of a kind than this in an hour corrupts packets: NicErrorsRising."""
 READINGS_STALE_SECONDS = 30.0
 """Older readings of GPUs say nothing about now: NvmlCollectorStale."""
 XID_OF_PROGRAM = frozenset({"application", "ignore"})

@@ -107,8 +107,13 @@ def test_names_are_printable(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A link to nowhere and a folder with a dump's name cost nothing; a pipe is not waited for."""
+    """A link to nowhere and a folder with a dump's name cost nothing; a pipe is not waited for.
+
+    Nor is a file of the kernel that waits for what comes, as its log does.
+    """
     folder = job(stuck=1).write(tmp_path)
+    (folder / "_dump_6").symlink_to("/proc/kmsg")
+    (folder / "exporters.json").symlink_to("/proc/kmsg")
     (folder / "_dump_7").symlink_to("nowhere")
     (folder / "_dump_8").mkdir()
     os.mkfifo(folder / "_dump_9")

@@ -121,13 +121,14 @@ def test_few_host_series_are_those_that_something_reads(programs: Mapping[str, P
     doctor = (ROOT / "exporter/tachograph/doctor/prometheus_checks.py").read_text(encoding="utf-8")
     read |= {name for text in re.findall(r'"[^"\n]*"', doctor) for name in NAMED.findall(text)}
     read -= {"node_exporter", "node_exporters", "node_job", "node_reboot"}
-    assert {"node_network_up", "node_exporter_build_info", "node_filesystem_avail_bytes"} <= read
+    assert {"node_network_receive_bytes_total", "node_exporter_build_info", "node_filesystem_avail_bytes"} <= read
     assert [name for name in sorted(read) if not stored.fullmatch(name)] == []
     assert stored.fullmatch("tachograph_preflight_up")
     for name in (
         "go_goroutines",
         "node_network_mtu_bytes",
-        "node_network_up_total",
+        "node_network_receive_bytes_total_total",
+        "node_network_up",
         "promhttp_metric_handler_requests",
     ):
         assert not stored.fullmatch(name)

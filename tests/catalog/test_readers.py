@@ -21,7 +21,7 @@ COMMANDS = (
     "silence",
     "top",
     "watch",
-    "node/judgement",
+    "node/api",
     "node/ranks/conclusions",
     "node/status_page",
     "diagnosis.py",

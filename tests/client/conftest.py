@@ -22,6 +22,7 @@ import pytest
 from tachograph.client.core import notice as notices
 from tachograph.client.core import pinned
 from tachograph.client.recorder import Recorder
+from tests import waiting
 from tests.client.fake_cuda import Cuda
 
 BLOCKED_IN_C = """
@@ -43,11 +44,11 @@ DEADLINE = 60.0
 
 def wait_until(condition: Callable[[], Any], deadline: float = DEADLINE) -> Any:
     """Return the first true value of `condition`, or fail at the deadline."""
-    end = time.monotonic() + deadline
-    while time.monotonic() < end:
+    began = time.monotonic()
+    while time.monotonic() < began + deadline:
         if value := condition():
             return value
-        time.sleep(0.01)
+        waiting.pause(began, most=0.05)
     return pytest.fail(f"not within {deadline:g} s: {condition}")
 
 

@@ -383,6 +383,19 @@ def test_importing_the_recorder_loads_little(tmp_path: Path) -> None:
     assert {name for name in loaded if not name.startswith("_")} - {"tachograph"} <= CHEAP
 
 
+def test_importing_the_recorder_compiles_no_pattern(tmp_path: Path) -> None:
+    """Each costs up to a millisecond: those that training does not need are made elsewhere, or when they are used."""
+    made = in_fresh_python(
+        tmp_path,
+        f"import json, re, {', '.join(sorted(CHEAP))}",
+        "made, compile_ = [], re.compile",
+        "re.compile = lambda pattern, *flags: made.append(pattern) or compile_(pattern, *flags)",
+        "import tachograph.client.recorder",
+        "print(json.dumps(made))",
+    )
+    assert made == []
+
+
 def test_importing_the_recorder_takes_little_memory(tmp_path: Path) -> None:
     """At most four fifths of the Python memory that asyncio takes, which grows from version to version as ours does.
 

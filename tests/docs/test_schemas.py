@@ -21,7 +21,7 @@ from tachograph.compare.measures import MEASURES
 from tachograph.doctor.command import WORDS
 from tachograph.findings.kinds import KINDS, SEVERITIES
 from tachograph.history.recorded import EVENTS
-from tachograph.node.judgement.node import VERSION as NODE_VERSION
+from tachograph.node.api.answer import VERSION as NODE_VERSION
 from tachograph.preflight.command import CHECKS
 from tachograph.signatures.table import CATEGORIES, ROLES
 from tachograph.top.overview import CONDITIONS, WEIGHTS

@@ -12,6 +12,7 @@ from tachograph_lab.binaries import BinariesUnavailable
 from tachograph_lab.demo.launch import Job, launch
 from tachograph_lab.demo.stack import Stack
 from tachograph_lab.pager import Pager
+from tests import waiting
 
 RUN = "e2e"
 PAUSE = 0.3
@@ -20,13 +21,13 @@ PAUSE = 0.3
 
 def _wait_for(look: Callable[[], Any], seconds: float, what: str) -> Any:
     """Poll `look` and return its first true result; fail when there is none in time."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
         if found := look():
             return found
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + seconds:
             pytest.fail(f"no {what} within {seconds:.0f} s")
-        time.sleep(0.05)
+        waiting.pause(began, least=0.05, most=0.5)
 
 
 @pytest.fixture(scope="session")

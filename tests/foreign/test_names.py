@@ -24,7 +24,7 @@ from rich.console import Console
 
 from tachograph import __main__ as commands
 from tachograph.catalog import index as catalog
-from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.api.answer import NodeAnswer
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.top import queries
@@ -149,7 +149,7 @@ def conclusions() -> str:
     table.greet("a", uuid="GPU-0")
     table.tell("a", phase="data", metrics={"loss": "NaN"}, notices=["n"])
     lost = Sample(catalog.GPU_UNAVAILABLE, ("0", "GPU-0", "lost"), 1)
-    judged = NodeJudgement("n", table, [gpu], GpuSnapshot((lost,), 0.0, hand.now, False, "blind"), hand.clock)
+    judged = NodeAnswer("n", table, [gpu], GpuSnapshot((lost,), 0.0, hand.now, False, "blind"), hand.clock)
 
     def hostile(key: str, value: Any) -> Any:
         if isinstance(value, dict):

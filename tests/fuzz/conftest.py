@@ -110,7 +110,7 @@ class Node(asyncio.SelectorEventLoop):
             for value in line.labels.values():
                 assert len(value.encode()) <= MAX_LABEL_BYTES, line
         assert self.exporter._status_page()
-        assert json.loads(self.exporter._judged(lambda _: True).as_json())["version"] == 1
+        assert json.loads(self.exporter._answer(lambda _: True).as_json())["version"] == 1
         return {(line.name, *line.labels.values(), f"{line.value:g}") for line in lines}
 
 

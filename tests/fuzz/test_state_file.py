@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.node.ranks.saved_totals import encode
 from tachograph.node.ranks.state_file import StateFile, boot_id
 from tachograph.node.ranks.state_keeper import StateKeeper

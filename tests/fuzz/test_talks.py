@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tachograph.catalog.rank import (
-    FAILURE_REASONS,
-    OPERATIONS,
-    PHASES,
-    RANK_JOB_INFO,
-    TIERS,
-    TRAIN_CONFIG_INFO,
-    TRAIN_METRICS,
-)
+from tachograph.catalog.rank import FAILURE_REASONS, OPERATIONS, PHASES, RANK_JOB_INFO, TIERS
+from tachograph.catalog.train import TRAIN_CONFIG_INFO, TRAIN_METRICS
 
 CORPUS = Path(__file__).parent / "corpus"
 SLOTS = 6

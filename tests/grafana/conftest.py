@@ -209,6 +209,9 @@ def families(metric: c.Metric) -> Iterator[tuple[str, dict[str, str], int, float
 ENGINE = {"run": RUN, "engine": "engine:8000", "model_name": "m"}
 """What vLLM's metrics are labelled with here; one engine on each node, under one name."""
 
+POD = {"namespace": "research", "pod": "train-0", "uid": "5"}
+"""Of a pod in kube-state-metrics."""
+
 HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     'up{job="tachograph"}': (lambda *_: 1.0, {}),
     'up{job="node"}': (lambda *_: 1.0, {}),
@@ -225,11 +228,7 @@ HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
     "node_filesystem_size_bytes": (lambda *_: 1e12, {"device": "/dev/md0", "mountpoint": "/"}),
     "node_filesystem_readonly": (lambda *_: 0.0, {"device": "/dev/md0", "mountpoint": "/"}),
     "node_disk_read_bytes_total": (lambda _, __, age: age * 1e8, {"device": "md0"}),
-    "node_network_up": (lambda *_: 1.0, {"device": "eth0"}),
     "node_network_receive_bytes_total": (lambda _, __, age: age * 1e8, {"device": "eth0"}),
-    "node_network_transmit_bytes_total": (lambda _, __, age: age * 1e6, {"device": "eth0"}),
-    "node_infiniband_state_id": (lambda *_: 4.0, {"device": "mlx5_0", "port": "1"}),
-    "node_infiniband_physical_state_id": (lambda *_: 5.0, {"device": "mlx5_0", "port": "1"}),
     "node_infiniband_port_data_transmitted_bytes_total": (lambda _, __, age: age * 1e10, {"device": "mlx5_0"}),
     "node_infiniband_port_data_received_bytes_total": (lambda _, __, age: age * 1e10, {"device": "mlx5_0"}),
     "node_infiniband_np_cnp_packets_sent_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
@@ -245,6 +244,13 @@ HOSTS: dict[str, tuple[Moment, dict[str, str]]] = {
         ENGINE | {"operation": "finish"},
     ),
     "node_infiniband_local_ack_timeout_errors_total": (lambda *_: 0.0, {"device": "mlx5_0"}),
+    'slurm_jobs_pending{job="slurm"}': (lambda *_: 27.0, {}),
+    'kube_pod_status_phase{job="kube-state-metrics"}': (lambda *_: 1.0, POD | {"phase": "Pending"}),
+    'kube_pod_created{job="kube-state-metrics"}': (lambda _, now, age: now - age - 60.0, POD),
+    'kube_pod_container_resource_requests{job="kube-state-metrics"}': (
+        lambda *_: 8.0,
+        POD | {"container": "train", "resource": "nvidia_com_gpu", "unit": "integer"},
+    ),
 }
 """Series of Prometheus itself, for each exporter, and of node_exporter; a name may include its job."""
 

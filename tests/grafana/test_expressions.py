@@ -17,7 +17,7 @@ from tachograph.catalog import index as c
 Json = dict[str, Any]
 ANYWHERE = {"instance", "job", "cluster"}
 """Labels that a scrape, or whoever collects from several Prometheis, puts on every series."""
-OF_OTHERS = ("prometheus_", "alertmanager_", "process_", "scrape_", "vllm:", "sglang:")
+OF_OTHERS = ("prometheus_", "alertmanager_", "process_", "scrape_", "vllm:", "sglang:", "slurm_", "kube_")
 """Beginnings of names that real programs show in test_queries.py, and of engines' own, which it imitates."""
 UNUSED_BY_RULES = {
     "node_disk_read_bytes_total": "diskstats",

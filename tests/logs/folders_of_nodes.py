@@ -96,9 +96,7 @@ def vllm_engine() -> Files:
     }
 
 
-@folder(
-    "network", node="g002"
-)  # its lines name a rank within the node, so that the number of the file may be another's
+@folder("network", rank=12, node="g002")  # its file names it, and so do the other lines there
 def rdma_on_one_rank() -> Files:
     files: Files = {}
     for rank in range(16):
@@ -254,5 +252,80 @@ def a_node_that_is_not_ready_since_it_is_taken_away() -> Files:
     files["events.txt"] = (
         "3m  Warning  NodeNotReady  node/gke-spot-1  Node is not ready\n"
         "4m  Normal  TerminationNotice  node/gke-spot-1  instance is being preempted by Compute Engine\n"
+    )
+    return files
+
+
+@folder("numerical", rank=3)
+def the_workers_that_ray_train_started() -> Files:
+    places = [("10.0.3.4", 4501), ("10.0.3.4", 4502), ("10.0.3.9", 4501), ("10.0.3.9", 9912)]
+    text = "(TrainController pid=4400) Started training worker group of size 4: \n"
+    for rank, (ip, pid) in enumerate(places):
+        text += f"(TrainController pid=4400) - (ip={ip}, pid={pid}) world_rank={rank}, local_rank={rank % 2}, node_rank={rank // 2}\n"
+    workers = [f"(RayTrainWorker pid={pid}{f', ip={ip}' if ip != places[0][0] else ''}) " for ip, pid in places]
+    text += "".join(steps(0, 20, worker) for worker in workers)
+    text += traceback("AssertionError: Found non-finite loss nan at step 19", workers[3])
+    gone = "".join(f"{workers[2]}{line}\n" for line in _ended(0, "").splitlines())
+    return {"driver.log": text + gone}
+
+
+@folder("network", rank=7)
+def a_card_of_a_rank_that_its_file_is_named_after() -> Files:
+    files: Files = {f"rank{rank}.log": steps(0, 25) + watchdog(rank, 700) for rank in range(8)}
+    files["rank7.log"] = (
+        steps(0, 25)
+        + "gpu-1:907:1399 [3] transport/net_ib/p2p.cc:510 NCCL WARN NET/IB: Got completion from peer 10.1.0.7<41511> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_RDMA_READ(2) reqSize=0 vendor_err=129 req_type=Send localGid ::ffff:10.1.0.3 remoteGids ::ffff:10.1.0.7 hca mlx5_2\n"
+        + watchdog(7, 700)
+    )
+    return files
+
+
+@folder("network")
+def a_card_of_a_node_whose_ranks_share_a_file() -> Files:
+    files: Files = {f"rank{node}.log": steps(0, 25) for node in range(2)}
+    files["rank1.log"] = steps(0, 25) + "".join(
+        f"gpu-1:{907 + gpu}:1399 [{gpu}] transport/net_ib/p2p.cc:510 NCCL WARN NET/IB: Got completion from peer 10.1.0.7<41511> with status=12 opcode=2 len=0 vendor err 129 (Send)\n"
+        for gpu in (3, 5)
+    )
+    return files
+
+
+@folder("configuration", rank=8)
+def an_unknown_error_beside_the_one_that_explains_it() -> Files:
+    unknown = "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start."
+    text = "".join(traceback(unknown, f"{rank}: ") for rank in range(8, 16))
+    text += "8: Failed to initialize NVML: Driver/library version mismatch\n"
+    return {"slurm-1.out": text + "srun: error: n02: tasks 8-15: Exited with exit code 1\n"}
+
+
+@folder("software", rank=3)
+def records_of_a_collector_that_takes_the_ends_of_lines_away() -> Files:
+    text = ""
+    for rank, error in ((3, "TypeError: 'NoneType' object is not iterable"), (0, ""), (1, ""), (2, "")):
+        own = steps(0, 9) + (traceback(error) if error else _ended(0, ""))
+        for line in own.splitlines():
+            record = {"date": at(60).timestamp(), "stream": "stderr", "log": f"[rank{rank}]: {line}"}
+            text += json.dumps(record | {"kubernetes": {"pod_name": f"bert-worker-{rank}"}}) + "\n"
+            text += json.dumps(record | {"log": "", "logtag": "F"}) + "\n"
+    return {"fluent.log": text}
+
+
+@folder("storage", rank=0)
+def events_of_a_cloud_in_one_line() -> Files:
+    text = steps(0, 9) + traceback(
+        "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the PutObject operation: Please reduce your request rate."
+    )
+    events = [
+        {"timestamp": int(at(number).timestamp() * 1000), "message": f"[rank0]: {line}", "ingestionTime": 1}
+        for number, line in enumerate(text.splitlines())
+    ]
+    return {"events.json": json.dumps({"events": events, "nextForwardToken": "f/1"})}
+
+
+@folder("out_of_memory")
+def a_job_that_htcondor_holds() -> Files:
+    files: Files = {f"job.err.{rank}": "" if rank == 2 else steps(0, 9) + _ended(0, "") for rank in range(4)}
+    files["job.log"] = (
+        "012 (8812.002.000) 2026-11-20 10:20:17 Job was held.\n\tError from slot1_1@gpu7: Job has gone over cgroup memory limit of 131072 megabytes. Peak usage: 131071 megabytes.  Consider resubmitting with a higher request_memory.\n\tCode 34 Subcode 0\n"
     )
     return files

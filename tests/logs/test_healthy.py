@@ -131,6 +131,16 @@ HEALTHY = [
     steps(0, 10)
     + "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\nrestarting the reward worker (attempt 1/3)\n"
     + steps(10, 40),
+    steps(0, 5)
+    + "Corrupt JPEG data: premature end of data segment\nlibpng warning: iCCP: known incorrect sRGB profile\n"
+    + steps(5, 6),
+    steps(0, 30)
+    + "wandb: ERROR Failed to sync file output.log: 500 Internal Server Error\nwandb: Synced 5 W&B file(s)\n",
+    steps(0, 30)
+    + "Could not push to the hub: 504 Server Error: Gateway Time-out for url: https://huggingface.co/api/models/x/commit/main\n{'train_runtime': 812.1, 'train_samples_per_second': 41.1, 'train_loss': 1.71, 'epoch': 1.0}\n",
+    steps(0, 30) + "OSError: [Errno 5] Input/output error\n`Trainer.fit` stopped: `max_epochs=3` reached.\n",
+    "[2026-11-20 10:00:07,100][accelerate.utils.other][WARNING] - Detected kernel version 4.18.0, which is below the recommended minimum of 5.5.0; this can cause the process to hang. It is recommended to upgrade the kernel.\nslurmstepd: error: task/cgroup: unable to add task[pid=4711] to memory cg '(null)'\n"
+    + steps(0, 2),
     "trainer.service: Main process exited, code=exited, status=0/SUCCESS\ntrainer.service: Deactivated successfully.\n",
 ]
 

@@ -49,6 +49,10 @@ AT = datetime(2026, 11, 26, 3, 12, 33, tzinfo=timezone.utc).timestamp()
         ('{"MESSAGE":[103,111,110,101],"_HOSTNAME":"node07"}', LogLine("gone", node="node07")),
         ('{"log":"[rank3]: gone\\n","stream":"stderr","time":"2026-11-26T03:12:33Z"}', LogLine("gone", AT, 3)),
         ('{"msg":"gone","ts":1795662753.5,"rank":4}', LogLine("gone", AT + 0.5, 4)),
+        (
+            '{"body":{"stringValue":"it is gone"},"attributes":[{"key":"rank","value":{"intValue":"4"}}]}',
+            LogLine("it is gone", rank=4),
+        ),
         ('{"loss": 2.3}', LogLine('{"loss": 2.3}')),
         ("{not an object", LogLine("{not an object")),
         ('{"msg":' + "[" * 5000, LogLine('{"msg":' + "[" * 5000)),

@@ -7,6 +7,7 @@ from cProfile import Profile
 
 import pytest
 
+from tachograph.logs.candidates import PIECE, pieces
 from tachograph.logs.findings import LogFinding
 from tachograph.logs.reading import Reading, read_stream
 from tachograph.logs.sightings import Context
@@ -36,10 +37,10 @@ def traceback(rank: int, number: int) -> str:
     return "".join(f"[rank{rank}]: {line}\n" for line in lines)
 
 
-def read(text: str) -> LogVerdict:
-    """Return the verdict on a log that is read in many blocks."""
+def read(text: str, block: int = BLOCK) -> LogVerdict:
+    """Return the verdict on a log that is read in blocks of so many lines."""
     lines, reading = text.encode().splitlines(keepends=True), Reading()
-    blocks = [b"".join(lines[begin : begin + BLOCK]) for begin in range(0, len(lines), BLOCK)]
+    blocks = [b"".join(lines[begin : begin + block]) for begin in range(0, len(lines), block)]
     read_stream("run.log", blocks, Context(1, 1796000000.0), reading, lambda _: None)
     return conclude(reading)
 
@@ -55,17 +56,24 @@ def test_all_lines_of_a_wording_are_counted() -> None:
     assert (one.count, one.ranks, one.line_number) == (MANY, [*range(8)], 1)
 
 
+def calls(printed: Callable[[int, int], str], many: int, block: int = BLOCK) -> int:
+    """Return how many calls of functions it takes to read so many lines or tracebacks."""
+    text, profile = "".join(printed(0, number) for number in range(many)), Profile()
+    with profile:
+        read(text, block)
+    return sum(one.callcount for one in profile.getstats())
+
+
 @pytest.mark.parametrize("printed", [line, traceback])
 def test_most_are_not_read(printed: Callable[[int, int], str]) -> None:
     """A further line or traceback costs less than a tenth of the calls that one of the first costs."""
+    assert (calls(printed, 2 * MANY) - calls(printed, MANY)) / MANY < calls(printed, SETTLED) / SETTLED / 10
 
-    def calls(many: int) -> int:
-        profile = Profile()
-        with profile:
-            read("".join(printed(0, number) for number in range(many)))
-        return sum(one.callcount for one in profile.getstats())
 
-    assert (calls(2 * MANY) - calls(MANY)) / MANY < calls(SETTLED) / SETTLED / 10
+def test_a_large_block_is_read_in_pieces() -> None:
+    """What its first lines teach spares the others of the same block."""
+    many = 10 * PIECE // len(traceback(0, 0))
+    assert calls(traceback, many, block=10 * many) < many * calls(traceback, SETTLED) / SETTLED / 2
 
 
 def test_a_rank_that_comes_late() -> None:
@@ -123,3 +131,11 @@ def test_what_stands_between_tracebacks_is_read() -> None:
     found = findings(many + other + many + caught + many)
     assert found["cuda_out_of_memory"].line_number == 6 * 4 * MANY + 1
     assert found["stale_or_lost_mount"].ranks == [0]
+
+
+def test_what_stands_beside_a_traceback_is_seen_across_pieces() -> None:
+    """It was caught, as the first line of the next piece says."""
+    caught, other = traceback(0, 1), "[rank0]: loading\n"
+    text = other * ((PIECE - len(caught)) // len(other) + 1) + caught + "[rank0]: skipping this batch\n"
+    assert next(pieces(text.encode())).endswith(caught.encode())
+    assert read(text, block=PIECE).state == "nothing_wrong"

@@ -22,10 +22,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph.catalog.rank import STATES
 from tachograph.node.clock import Clock
+from tachograph.node.histograms import HistogramSample
 from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
-from tachograph.node.samples import GpuIdentity, GpuSnapshot
+from tachograph.node.ranks.shown_ranks import ShownRanks
+from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
+from tests import waiting
 from tests.forking import Forking
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +96,9 @@ class Table(RankTable):
     def tell(self, link: object, seq: int = 1, time: float = 100.0, **over: Any) -> None:
         self.heard(link)
         self.state(link, State(v=1, seq=seq, time=time, **over))
+
+    def samples(self) -> list[Sample | HistogramSample]:
+        return ShownRanks(self).samples()
 
     def shown(self) -> dict[tuple[str, ...], float | None]:
         return {(s.metric.name[11:], *s.labels): getattr(s, "value", None) for s in self.samples()}
@@ -218,11 +224,11 @@ class Running:
 
     def eventually(self, condition: Callable[[], object], within: float = DEADLINE, pause: float = 0.01) -> object:
         """Return what the condition gives once it is true; fail after `within` seconds."""
-        end = time.monotonic() + within
+        began = time.monotonic()
         while not (result := condition()):
-            if time.monotonic() > end or self.process.poll() is not None:
+            if time.monotonic() > began + within or self.process.poll() is not None:
                 pytest.fail(f"not within {within} s; log:\n{self.log.read_text()}")
-            time.sleep(pause)
+            waiting.pause(began, least=pause)
         return result
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -184,7 +184,7 @@ def test_ranks_that_cannot_be_shown(tmp_path: Path, caplog: pytest.LogCaptureFix
     def broken() -> Any:
         raise RuntimeError("a fault of ours")
 
-    exporter._table.blocks = broken  # type: ignore[method-assign]
+    exporter._shown_ranks.blocks = broken  # type: ignore[method-assign]
     for _ in range(3):
         values = shown(exporter)
     assert values[SUCCESS, "ranks"] == 0

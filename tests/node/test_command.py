@@ -51,6 +51,6 @@ def test_starting_stays_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     outside = {"yaml", "pynvml", "torch", "numpy", "rich", "prometheus_client", "multiprocessing", "difflib"}
     reading = ("client", "blackbox.folder", "blackbox.plain_pickle", "blackbox.verdict")
-    pages = ("node.judgement.node", "node.status_page.page", "node.evidence.page")
+    pages = ("node.api.answer", "node.status_page.page", "node.evidence.page")
     own = {f"tachograph.{name}" for name in (*reading, *pages)}
     assert not (outside | own) & set(done.stdout.split())

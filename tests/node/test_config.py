@@ -24,8 +24,9 @@ def test_defaults() -> None:
     assert read_config([], {}) == Config(
         listen_address=(None, 10024), socket=Path(SYSTEM_SOCKET), socket_mode=0o666, gpu_enabled=True, gpu_interval=1.0,
         gpu_detail=False, gpu_dcgm_names=False, gpu_job_mapping_dir=None, gpu_kmsg=Path("/dev/kmsg"),
-        rank_series="dashboards", run_owner="auto", state_file=Path(SYSTEM_SOCKET).with_suffix(".state"),
-        log_level="info", limits=Limits(), blackbox_peers="", blackbox_ras=("localhost", 28028),
+        nic_sysfs=Path("/sys"), rank_series="dashboards", run_owner="auto",
+        state_file=Path(SYSTEM_SOCKET).with_suffix(".state"), log_level="info",
+        limits=Limits(), blackbox_peers="", blackbox_ras=("localhost", 28028),
         web_socket=Path(SYSTEM_SOCKET).with_suffix(".web.sock"),
     )  # fmt: skip
 
@@ -63,6 +64,7 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
         "web: {listen-address: '[::1]:1', socket: /w, readers: 'root,7,%8'}\n"
         "socket: /a/b\nsocket-mode: '0600'\ngpu:\n  enabled: no\n  interval: 500ms\n"
         "  detail: yes\n  dcgm-names: yes\n  job-mapping-dir: /jobs\n  kmsg: ''\n"
+        "nic.sysfs: /host/sys\n"
         "rank: {series: few}\nrun.owner: always\nlog.level: debug\n"
         "limits: {ranks: 8, series: 900, series-per-rank: 64, label-values: 4,\n"
         "  hang_seconds: 600, data_stall_ratio: 0.5}\n"
@@ -71,8 +73,8 @@ def test_a_file_sets_everything(tmp_path: Path) -> None:
     )
     assert read_config([f"--config={file}"], {}) == Config(
         listen_address=("::1", 1), socket=Path("/a/b"), socket_mode=0o600, gpu_enabled=False, gpu_interval=0.5,
-        gpu_detail=True, gpu_dcgm_names=True, gpu_job_mapping_dir=Path("/jobs"), gpu_kmsg=None, rank_series="few",
-        run_owner="always", state_file=Path("/c"), log_level="debug",
+        gpu_detail=True, gpu_dcgm_names=True, gpu_job_mapping_dir=Path("/jobs"), gpu_kmsg=None,
+        nic_sysfs=Path("/host/sys"), rank_series="few", run_owner="always", state_file=Path("/c"), log_level="debug",
         limits=Limits(
             ranks=8, series=900, series_per_rank=64, label_values=4, frozen_after=30.0, retention=3600.0,
             retention_finished=90.0,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.catalog.rank import TRAIN_STEP_SECONDS
+from tachograph.catalog.train import TRAIN_STEP_SECONDS
 from tachograph.node.histograms import BOUNDS, Buckets, RunHistogram, from_classic, parse
 from tachograph.wire import (
     FINE_INDEX_RANGE,

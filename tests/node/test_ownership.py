@@ -19,6 +19,7 @@ from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, 
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
@@ -80,13 +81,13 @@ class Node:
     def of_run(self, run: str) -> set[tuple[object, ...]]:
         """Everything that is shown of a run, and its boxes."""
         return {
-            *(one for one in map(shown, self.table.samples()) if run in one),
+            *(one for one in map(shown, ShownRanks(self.table).samples()) if run in one),
             *((rank, box.reason) for rank, box in ((each.rank, each) for each in self.table.boxes.of(run))),
         }
 
     def on_gpu(self) -> set[tuple[object, ...]]:
         """What the alerts of GPU 0 name."""
-        return {shown(one) for one in self.table.on_gpus() if GPU.uuid in one.labels}
+        return {shown(one) for one in ShownRanks(self.table).on_gpus() if GPU.uuid in one.labels}
 
 
 def shown(sample: Sample | HistogramSample) -> tuple[object, ...]:

@@ -99,11 +99,13 @@ def test_the_supervisor_works(exporter: Any) -> None:
     exporter.eventually(lambda: exporter.scrape().value("supervisor_restarts_left", run="llama-7b") == 2)
     shown = exporter.scrape()
     assert shown.value("supervisor_actions_total", run="llama-7b", action="restart", outcome="done") == 1
+    assert shown.value("supervisor_webhooks_total", run="llama-7b", outcome="forged") == 1
     assert shown.value("supervisor_look_age_seconds", run="llama-7b", mode="act") >= 0
     assert shown.value("supervisor_blind_seconds", run="llama-7b") == 0
     assert shown.value("supervisor_recovery_seconds", run="llama-7b") == 41.5
     assert shown.value("supervisor_lost_steps_total", run="llama-7b") == 12
     assert shown.value("supervisor_saved_gpu_seconds_total", run="llama-7b") == 6868
+    assert shown.value("supervisor_skips", run="llama-7b", steps="128-157") == 2
     asked = {"action": "exclude_node", "question": "1f0c3a"}
     assert shown.value("supervisor_question_seconds", run="llama-7b", **asked) >= 31
 

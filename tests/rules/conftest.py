@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.rules.node_series import GROUP, node_series
-from tools.mutation.copies import Reach, RuleFiles, asked, name_of, words
+from tools.mutation.copies import Reach, RuleFiles, asked, name_of, places, words
 from tools.mutation.trial import read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,36 +65,75 @@ def asserted(scenario: Mapping[str, Any], reach: Reach) -> set[str]:
     return found
 
 
+def read_by(rules: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names in the expressions, labels and texts of rules."""
+    found = set()
+    for rule in rules:
+        found |= words(rule["expr"]) | words(json.dumps([rule.get("labels"), rule.get("annotations")]), quoted=True)
+    return found
+
+
+def beside(rules: Iterable[Mapping[str, Any]], read: set[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield those of the recording rules that are read, or read by one that is, in their order."""
+    found = list(rules)
+    while more := read_by(rule for rule in found if rule["record"] in read) - read:
+        read = read | more
+    yield from (rule for rule in found if rule["record"] in read)
+
+
 def written(files: RuleFiles) -> list[dict[str, Any]]:
     """Return the rules of runs.yml and ranks.yml that record what texts read, but for those that are loaded anyway."""
     left = [ROOT / f"prometheus/rules/{stem}.yml" for stem in ("runs", "ranks") if stem not in files]
     return [rule for path in left for rule in rules_of(path)["groups"][0]["rules"] if rule.get("record") in WRITTEN]
 
 
-def used(rule: dict[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a rule without its texts, unless the scenario asserts them: each takes up to 60 queries to write."""
-    read = any(rule.get("alert") == one["alertname"] for one in scenario.get("alert_rule_test", ()))
-    return rule if read else {name: value for name, value in rule.items() if name != "annotations"}
+def without_texts(files: RuleFiles, scenario: Mapping[str, Any]) -> RuleFiles:
+    """Return the rules, without the texts of alerts that the scenario expects nowhere: each takes up to 60 queries."""
+    read = {one["alertname"] for one in scenario.get("alert_rule_test", ()) if one.get("exp_alerts")}
+
+    def bare(rule: dict[str, Any]) -> dict[str, Any]:
+        return rule if rule.get("alert") in read else {name: rule[name] for name in rule if name != "annotations"}
+
+    return {
+        stem: {"groups": [group | {"rules": list(map(bare, group["rules"]))} for group in content["groups"]]}
+        for stem, content in files.items()
+    }
+
+
+def reached(files: RuleFiles, scenario: Mapping[str, Any]) -> tuple[RuleFiles, list[Mapping[str, Any]]]:
+    """Return the rules that can change what a scenario asserts, and what these read of `node_series` and `written`."""
+    given = " ".join(one["series"] for one in scenario.get("input_series", ()))
+    files = without_texts(files, scenario)
+    reach = Reach(files, set(re.findall(r'\balertname="(\w+)"', given)))
+    needed = reach.up(asserted(scenario, reach))
+    found = {
+        stem: {
+            "groups": [
+                group | {"rules": [rule for rule in group["rules"] if name_of(rule) in needed]}
+                for group in content["groups"]
+            ]
+        }
+        for stem, content in files.items()
+    }
+    first = [*node_series(scenario), *written(files)]
+    queries = [{"expr": one["expr"]} for one in scenario.get("promql_expr_test", ())]
+    if not any("__name__" in one["expr"] for one in queries):
+        first = list(beside(first, read_by([*(rule for _, _, rule in places(found)), *queries])))
+    return found, first
 
 
 def apart(test: Mapping[str, Any], files: RuleFiles, folder: Path, *, whole: bool) -> Iterator[Path]:
     """Write each scenario beside the rules that its assertions are about and all that these read; yield the files."""
     for number, scenario in enumerate(test["tests"]):
-        given = " ".join(one["series"] for one in scenario.get("input_series", ()))
-        reach = Reach(files, set(re.findall(r'\balertname="(\w+)"', given)))
-        needed = reach.up(asserted(scenario, reach))
+        if whole:
+            own_files, first = files, [*node_series(scenario), *written(files)]
+        else:
+            own_files, first = reached(files, scenario)
         own = folder / f"scenario-{number}"
         own.mkdir()
-        for stem, content in files.items():
-            groups = [
-                group | {"rules": [used(rule, scenario) for rule in group["rules"] if name_of(rule) in needed]}
-                if not whole
-                else group
-                for group in content["groups"]
-            ]
-            (own / f"{stem}.yml").write_text(json.dumps({"groups": groups}), encoding="utf-8")  # JSON is YAML
-        first = {"groups": [{"name": GROUP, "rules": [*node_series(scenario), *written(files)]}]}
-        (own / f"{GROUP}.yml").write_text(json.dumps(first), encoding="utf-8")
+        for stem, content in own_files.items():
+            (own / f"{stem}.yml").write_text(json.dumps({"groups": content["groups"]}), encoding="utf-8")  # is YAML
+        (own / f"{GROUP}.yml").write_text(json.dumps({"groups": [{"name": GROUP, "rules": first}]}), encoding="utf-8")
         names = [f"{stem}.yml" for stem in (GROUP, *files)]
         order = [
             GROUP,
@@ -112,7 +151,7 @@ def behave(promtool: Promtool, request: pytest.FixtureRequest, tmp_path: Path) -
     """Run a file of rule tests.
 
     `make test` has each scenario evaluate only the rules that can change its outcome, in half the CPU time, and write
-    only the texts that it asserts; on the newer Prometheus, `make test-all` has it evaluate all rules that the file
+    only the texts that it expects; on the newer Prometheus, `make test-all` has it evaluate all rules that the file
     loads, with their texts, of which none may fail.
     """
     whole = request.node.callspec.params["programs"] != "bookworm"

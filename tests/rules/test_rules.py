@@ -50,9 +50,6 @@ LONG = {
     "gpu_faults/left_and_taken_again",
     "gpu_faults/limits",
     "LossDiverging/slow_steps",
-    "network/collectors_for_a_day",
-    "network/idle_port",
-    "network/link_down_for_hours",
 }
 """Long ones, which vary what others assert: left to `make test-all`."""
 BOTH = pytest.mark.parametrize("programs", ["bookworm", "sid"], indirect=True)

@@ -112,7 +112,7 @@ def test_texts_of_public_issues() -> None:
 
 
 def test_further_texts() -> None:
-    """Of some 500 more, 99 % have the category and the role that stand before them, and none has no row."""
+    """Of some 700 more, 99 % have the category and the role that stand before them, and none has no row."""
     rows = [row.partition(" | ") for row in FURTHER.read_text(encoding="utf-8").splitlines() if not row.startswith("#")]
     found = [(label, classify(text)) for label, _, text in rows]
     assert [label for label, row in found if row is None] == []
@@ -144,6 +144,10 @@ def test_a_line_of_progress_has_no_known_text(line: str) -> None:
         ("slurmstepd: error: *** JOB 12 ON node07 CANCELLED AT … DUE TO TIME LIMIT ***", "preemption", "root"),
         ("RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", "numerical", "root"),
         ("KeyError: 'input_ids'", "software", "root"),
+        ("KeyError: 0", "software", "root"),
+        ("Exception: 0", "software", "root"),
+        ("NotImplementedError: GroupSampler.state is not implemented", "software", "root"),
+        ("ValueError: `download_retry` must be non-negative", "configuration", "root"),
     ],
 )  # fmt: skip
 def test_forms_that_are_easily_confused(text: str, category: str, role: str) -> None:
@@ -318,3 +322,20 @@ def test_a_number_that_names_an_error_counts() -> None:
     """And any other makes no two errors different."""
     rows = [classify(f"RuntimeError: fsync failed, errno: {number}") for number in (5, 111)]
     assert [row and row.category for row in rows] == ["storage", "network"]
+
+
+def test_a_sentence_counts_where_a_failure_is_known() -> None:
+    """Healthy programs say that something failed, too; the last words of a rank that failed are weighed."""
+    line = "Failed to reach the server at 10.0.0.7:6379 after 12 attempts"
+    assert classify(line) is None
+    row = classify(line, failed=True)
+    assert row is not None
+    assert row.category == "network"
+    assert classify("The server at 10.0.0.7:6379 is reached by DNS", failed=True) is None
+
+
+def test_who_speaks_does_not_count() -> None:
+    """A library for communication says of a file what any program says of one, and a level is no word."""
+    made = parse(WEIGHED.replace("hosts?", "nccl"))
+    rows = [made.classify(f"Error: {who} a file, late") for who in ("NCCL WARN NET/OFI", "UCX  ERROR", "FATAL")]
+    assert [row and row.name for row in rows] == ["files"] * 3

@@ -18,6 +18,7 @@ import pytest
 from tachograph.supervise import policy
 from tachograph.watch.private_exporter import PrivateExporter, private_exporter
 from tachograph_lab.processes import Children, answers, free_port
+from tests import waiting
 from tests.supervise.journals import Journalled
 
 RANKS = Path(__file__).with_name("ranks.py")
@@ -31,10 +32,10 @@ LAUNCHER = ("TACHOGRAPH", "SLURM", "OMPI", "PMI", "TORCHELASTIC", "RANK", "LOCAL
 
 def until(holds: Callable[[], Any], seconds: float = DEADLINE) -> Any:
     """Return what holds, once it does."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        assert time.monotonic() < began + seconds
+        waiting.pause(began, least=0.02)
     return found
 
 

@@ -1,7 +1,8 @@
 """A launcher of a few ranks that record themselves and train nothing; without PyTorch it starts in a tenth of a second.
 
 As torchrun does, it ends the others when one rank fails. `--fail WHAT@STEP` has rank 1 fail in the attempts given by
-`--attempts`, `die` by SIGKILL, `raise`, `stop` by SIGSTOP, `loop` for ever, or `nan`. The batch of a `spike` spoils
+`--attempts`, `die` by SIGKILL, `raise`, `exit-CODE`, `stop` by SIGSTOP, `loop` for ever, or
+`nan`. The batch of a `spike` spoils
 what all ranks train from then on, in each attempt; the first goes on until it is ended. Each leaves its plan and its
 processes, and its ranks the steps that they made.
 """
@@ -52,6 +53,8 @@ def rank(number: int, given: argparse.Namespace, together: Barrier) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if fails and step >= int(at) and kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        if fails and step >= int(at) and kind.startswith("exit-"):
+            sys.exit(int(kind.removeprefix("exit-")))
         if fails and step >= int(at) and kind == "raise":
             raise ValueError("a batch of no size")
         with recorder.step(step) as one:

@@ -1,4 +1,4 @@
-"""Findings are read as the exporter concluded them: from the real judgement of a node whose ranks a test plays."""
+"""Findings are read as the exporter concluded them: from the real answer of a node whose ranks a test plays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
-from tachograph.node.judgement import gpus
-from tachograph.node.judgement.private import WITHHELD
+from tachograph.node.gpu.conclusions import gpu_status
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.samples import GpuIdentity, Sample
+from tachograph.node.web.private import WITHHELD
 from tachograph.supervise import findings
 from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.run_seen import RunSeen, Unknown
@@ -260,5 +260,5 @@ def test_a_broken_gpu_is_one_of_the_rules() -> None:
     """The reasons and the time that its pages have."""
     rules = (root() / "prometheus/src/gpu_faults.yml").read_text()
     reasons = set(re.findall(r'tachograph_gpu_unavailable_info\{reason=~?"([a-z_|]+)"\}\n? *\)', rules))
-    assert {reason for each in reasons for reason in each.split("|")} == gpus.ENDS_WORK
-    assert f"- {gpus.FATAL_XID_SECONDS:g})" in rules
+    assert {reason for each in reasons for reason in each.split("|")} == gpu_status.ENDS_WORK
+    assert f"- {gpu_status.FATAL_XID_SECONDS:g})" in rules

@@ -243,6 +243,22 @@ def test_the_same_message_stops_at_another_step_too(folder: Path) -> None:
     assert [action for *_, action in world.decisions()] == ["restart", "restart", "stop"]
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "first"),
+    [
+        ("exit code 17", 1, "stop"), ("exit code 17 after RuntimeError: no", 1, "stop"), ("", 17, "stop"),
+        ("exit code 16", 1, "restart"), ("exit code 170", 1, "restart"), ("", 16, "restart"), ("17", 1, "restart"),
+    ],
+)  # fmt: skip
+def test_a_job_that_says_that_it_is_not_to_go_on(folder: Path, end: str, status: int, first: str) -> None:
+    """By an exit code of a rank or of the command, which Megatron-LM has for a result that failed its validation."""
+    fact = {"state": "failed", "end_reason": "exit_code", "message": end, "ended_seconds": 1.0}
+    seen = run(rank(0, **(fact if end else {"ended_seconds": 1.0, "state": "left"})), state="failed")
+    world = World(folder, lambda _, at: seen if at > 20 else run(), ends=[(status, 30.0), (0, 40.0)])
+    world.supervise()
+    assert next(action for *_, action in world.decisions()) == first
+
+
 def test_an_attempt_without_a_new_step_counts_twice(folder: Path) -> None:
     """With a budget of 3 an hour: one restart after a gain, and none after an attempt that got no further."""
     steps = [50, 49, 48, 47]

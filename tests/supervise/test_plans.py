@@ -12,6 +12,7 @@ import pytest
 
 from tachograph.supervise import policy
 from tachograph.supervise.plan import AttemptPlan
+from tachograph.supervise.plan_memory import PlanMemory, SkippedSteps
 from tachograph.supervise.plan_obedience import PlanObedience
 from tachograph.supervise.run_seen import RunSeen
 from tests.supervise.conftest import RANKS, Supervised
@@ -69,6 +70,33 @@ def test_a_spike_that_stays_is_left_out_and_twice_as_much_the_next_time(tmp_path
         ("act", "loss_spike", "skip_batches"), ("act", "loss_spike", "skip_batches"), ("act", "loss_spike", "leave"),
     ]  # fmt: skip
     assert plans(world) == [("", "", "1"), ("40", "47:75", "1"), ("40", "47:91", "1")]
+    told = [facts["skipped"] for _, facts in world.told if facts["skipped"]]
+    assert told[0] == {"first": 47, "last": 74, "times": 1}
+    assert told[-1] == {"first": 47, "last": 90, "times": 2}
+
+
+SKIPPED: dict[str, tuple[list[tuple[int, int]], tuple[int, int, int]]] = {
+    "once": ([(10, 20)], (10, 20, 1)),
+    "at two places": ([(10, 20), (30, 40)], (30, 40, 1)),
+    "the same": ([(10, 20), (10, 20)], (10, 20, 2)),
+    "beside it": ([(10, 20), (20, 30)], (10, 30, 2)),
+    "before it": ([(20, 30), (5, 20)], (5, 30, 2)),
+    "a step away": ([(10, 20), (21, 30)], (21, 30, 1)),
+    "between two": ([(10, 20), (30, 40), (15, 35)], (10, 40, 3)),
+    "one place of two": ([(10, 20), (12, 25), (50, 60)], (10, 25, 2)),
+}
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_how_often_batches_were_left_out(case: str) -> None:
+    """Steps that overlap or touch are one place; of several that with the most is told."""
+    ranges, expected = SKIPPED[case]
+    memory = PlanMemory()
+    for begin, end in ranges:
+        memory.take({"kind": "intent", "action": "skip_batches", "skip": [begin, end]})
+    assert memory.most_often == SkippedSteps(*expected)
+    assert memory.skips == len(ranges)
+    assert memory.skip == sorted(memory.skip)
 
 
 LADDER = """

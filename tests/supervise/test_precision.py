@@ -78,25 +78,26 @@ def test_an_action_where_none_was_needed_is_wrong() -> None:
     assert report([outcome])[1].endswith("0 would have been right, 1 wrong: precision 0.000.")
 
 
+TWO_NODES = Fleet(run="r", nodes=2, gpus_per_node=1)
+
+
 def slow(start: float, end: float | None = None, **labels: str) -> Firing:
     """The page of a rank on node-1 of run r that is slow."""
-    usual = {
-        "alertname": "StragglerRank", "severity": "critical", "run": "r", "rank": "3", "instance": NODES.node_name(1),
-    }  # fmt: skip
-    return Firing(usual | labels, start, end, {"description": "Rank 3 is slow."})
+    usual = {"alertname": "StragglerRank", "severity": "critical", "run": "r", "rank": "1"}
+    usual["instance"] = TWO_NODES.node_name(1)
+    return Firing(usual | labels, start, end, {"description": "Rank 1 is slow."})
 
 
 LASTS = 2400.0
 SLOW_NODES: dict[str, tuple[Fleet, list[Firing], list[tuple[str, str]]]] = {
-    "for good": (NODES, [slow(120.0)], [("exclude_node", "right")]),
-    "for half an hour": (NODES, [slow(120.0, 2100.0)], [("exclude_node", "wrong")]),
-    "for a while": (NODES, [slow(120.0, 1500.0)], []),
-    "a ticket": (NODES, [slow(120.0, severity="warning")], []),
-    "of another run": (NODES, [slow(120.0, run="other")], []),
+    "for good": (TWO_NODES, [slow(120.0)], [("exclude_node", "right")]),
+    "for half an hour": (TWO_NODES, [slow(120.0, 2100.0)], [("exclude_node", "wrong")]),
+    "for a while": (TWO_NODES, [slow(120.0, 1500.0)], []),
+    "a ticket, and a page of another run": (TWO_NODES, [slow(120.0, severity="warning"), slow(120.0, run="other")], []),
     "explained by another": (
-        NODES, [slow(120.0), slow(60.0, alertname="NicLinkDown")], [],
+        TWO_NODES, [slow(120.0), slow(60.0, alertname="NicLinkDown")], [],
     ),
-    "on the only node": (Fleet(run="r", nodes=1, gpus_per_node=4), [slow(120.0, instance=NODES.node_name(0))], []),
+    "on the only node": (ONE_NODE, [slow(120.0, instance=ONE_NODE.node_name(0))], []),
 }  # fmt: skip
 
 

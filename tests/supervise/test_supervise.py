@@ -67,6 +67,14 @@ def test_a_damaged_checkpoint_is_not_restarted_into(supervised: Supervised) -> N
     assert [plan[2:6] for plan in supervised.plans()[2:]] == [[1, "dead", 20, path]] * 2
 
 
+def test_a_job_that_is_not_to_go_on(supervised: Supervised) -> None:
+    """Its rank says so by its exit code, whatever its launcher makes of that."""
+    status, said = supervised.end(supervised.ranks("act", "--fail", "exit-17@12"))
+    assert status == 1
+    assert supervised.decisions() == [("act", "failed", "stop")]
+    assert "17 is the exit code of Megatron-LM for a job that is not to go on" in said
+
+
 def test_shadow_mode_leaves_the_run_as_it_is(supervised: Supervised) -> None:
     """The same failure: the status is the command's, one attempt, no evidence, and what would have been done."""
     status, said = supervised.end(supervised.ranks("shadow", "--fail", "die@25"))

@@ -8,7 +8,7 @@ from tachograph.node.xid.counts import RESTART_SECONDS
 from tachograph.node.xid.kernel_events import MOST_MESSAGES, MOST_OF_A_KIND, SHOWN_SECONDS
 from tachograph.node.xid.kernel_signatures import SIGNATURES
 from tachograph.signatures.table import table
-from tachograph.text.printable import LONGEST_PLAIN
+from tachograph.text.plain import LONGEST_PLAIN
 
 _PAGE = """\
 # The kernel's log

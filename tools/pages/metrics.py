@@ -64,7 +64,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
         "A node",
         ("tachograph_node_",),
         (),
-        "From the [kernel's log](kernel.md).",
+        "From the [kernel's log](kernel.md), and of its network ports (`device` and `port`, empty for Ethernet).",
     ),
     (
         "The exporter itself",

@@ -26,6 +26,7 @@ from tachograph.blackbox.recorder import (
     add_recorder,
     whole,
 )
+from tachograph.files.plain_file import read_plain
 from tachograph.processes.own_process import own_workers
 
 LARGEST_FILE = 256 << 20
@@ -194,9 +195,7 @@ def _is_earlier(path: Path, present: set[Path]) -> bool:
 
 def _content(path: Path, name: str) -> _Content:
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            return _Content(name, fault=f"larger than {LARGEST_FILE >> 20} MB")
-        return _Content(name, path.read_bytes(), path.stat().st_mtime)
+        return _Content(name, read_plain(path, LARGEST_FILE), path.stat().st_mtime)
     except OSError as error:
         return _Content(name, fault=error.strerror or type(error).__name__)
 

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from tachograph.blackbox.recorder import LARGEST_RANK
 from tachograph.blackbox.standing import Known
+from tachograph.files.plain_file import read_plain
 from tachograph.files.unreadable import UNREADABLE
 from tachograph.text.humanize import age
 from tachograph.text.printable import printable
@@ -124,11 +125,8 @@ def as_file(runs: Iterable[ServedRun]) -> bytes:
 
 def known_beside(directory: Path) -> dict[int, Known]:
     """Return what `KNOWN_FILE` of a folder says of ranks; nothing where there is none, or it is not ours."""
-    path = directory / KNOWN_FILE
     try:
-        if path.stat().st_size > LARGEST_KNOWN:
-            return {}
-        return known_ranks([_run(one) for one in json.loads(path.read_bytes())])
+        return known_ranks([_run(one) for one in json.loads(read_plain(directory / KNOWN_FILE, LARGEST_KNOWN))])
     except (OSError, *UNREADABLE):
         return {}
 

@@ -16,7 +16,7 @@ DROP_REASONS = (
 """Reasons for dropping a series of an accepted frame; `bad_limit`: a limit of the run that is unknown or out of range;
 `box`: a whole box, because of its age or to make room."""
 
-COLLECTORS = ("gpu", "gpm", "xid", "ranks", "socket")
+COLLECTORS = ("gpu", "gpm", "xid", "nic", "ranks", "socket")
 
 COLLECTOR_REASONS = (
     "starting", "no_driver", "driver_mismatch", "no_gpu", "no_device_nodes", "not_supported", "no_permission", "hung",
@@ -51,7 +51,7 @@ EXPORTER_TIME = _row(
 COLLECTOR_SUCCESS = _row(
     "exporter_collector_success", GAUGE, "", ("collector",),
     "1 if the last collection succeeded, otherwise 0. gpu: NVML; gpm: SM and tensor activity; xid: driver "
-    "errors; ranks: processes; socket: whether ranks can connect.",
+    "errors; nic: network ports; ranks: processes; socket: whether ranks can connect.",
     COLLECTORS,
 )  # fmt: skip
 COLLECTOR_UNAVAILABLE = _row(

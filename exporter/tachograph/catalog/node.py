@@ -27,3 +27,34 @@ NODE_KERNEL_MESSAGE = _row(
     "node_kernel_message_age_seconds", GAUGE, "seconds", ("kind", "text"),
     "Age of a kernel message, shown for two minutes; at most 8 messages, 2 of a kind.",
 )  # fmt: skip
+PORT = ("device", "port")
+"""Of InfiniBand and RoCE; an Ethernet device has an empty port."""
+PORT_ERROR_KINDS = ("symbol", "receive", "link_recovery", "integrity", "frame")
+
+NODE_UNUSED_PORTS = _row(
+    "node_unused_ports", GAUGE, "", (),
+    "RDMA ports that are down and were not up within six hours, as far as the exporter knows; absent without any port.",
+)  # fmt: skip
+PORT_DOWN = _row(
+    "node_port_down_seconds",
+    GAUGE,
+    "seconds",
+    PORT,
+    "Time since a network port failed that was in use within six hours.",
+)
+PORT_NEVER_UP = _row(
+    "node_port_never_up_seconds", GAUGE, "seconds", PORT,
+    "Time for which an RDMA port has been down that was never up since the exporter started.",
+)  # fmt: skip
+PORT_SPEED = _row(
+    "node_port_speed_ratio", GAUGE, "ratio", PORT,
+    "What is left of a port's highest speed of a day, or of what equal adapters of the node have; absent at 1.",
+)  # fmt: skip
+PORT_ERRORS = _row(
+    "node_port_recent_errors", GAUGE, "", (*PORT, "error"), "Errors of a network port within an hour; absent at 0.",
+    vocabulary=PORT_ERROR_KINDS,
+)  # fmt: skip
+PORT_ERROR_RATE = _row(
+    "node_port_errors_per_second", GAUGE, "", PORT,
+    "Packets that a port has corrupted over 2 minutes, from a thousand an hour on.",
+)  # fmt: skip

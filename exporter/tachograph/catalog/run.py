@@ -46,6 +46,10 @@ POLICY_ACTIONS = (
 SUPERVISOR_OUTCOMES = ("would", "asked", "held", "done", "failed", "right", "wrong", "unknown")
 """What comes of a supervisor's decision; the last three judge one of shadow mode by what happened afterwards."""
 
+WEBHOOK_OUTCOMES = ("other", "repeated", "taken", "late", "malformed", "forged", "too_many")
+"""What becomes of a message that is pushed to a supervisor: it is about no alert of its run, says nothing new, or is
+taken; and why it is refused."""
+
 ROWS = Rows()
 _row = ROWS.add
 
@@ -482,9 +486,19 @@ SUPERVISOR_ACTIONS = _row(
     "Decisions of the supervisor since its journal began; right, wrong and unknown are what became of would.",
     vocabulary=SUPERVISOR_OUTCOMES,
 )  # fmt: skip
+SUPERVISOR_WEBHOOKS = _row(
+    "supervisor_webhooks_total", COUNTER, "", ("run", "outcome"),
+    "Webhooks that were sent to this supervisor; late, malformed, forged and too_many were refused.",
+    detail=True,
+    vocabulary=WEBHOOK_OUTCOMES,
+)  # fmt: skip
 SUPERVISOR_QUESTION = _row(
     "supervisor_question_seconds", GAUGE, "seconds", ("run", "action", "question"),
     "Seconds for which a question of the supervisor has waited: tachograph supervise confirm QUESTION answers it.",
+)  # fmt: skip
+SUPERVISOR_SKIPS = _row(
+    "supervisor_skips", GAUGE, "", ("run", "steps"),
+    "How often batches of these steps were left out, or of steps beside them: those that were most often.",
 )  # fmt: skip
 SUPERVISOR_RECOVERY = _row(
     "supervisor_recovery_seconds", GAUGE, "seconds", ("run",),

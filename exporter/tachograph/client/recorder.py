@@ -14,6 +14,7 @@ from tachograph.client.core.arguments import decimal, flag
 from tachograph.client.core.batches import Batches
 from tachograph.client.core.compiled import NOTHING, unseen
 from tachograph.client.core.contained import contained, parameters, report_fault
+from tachograph.client.core.helper_process import is_helper
 from tachograph.client.core.misuse import Misuse
 from tachograph.client.core.notice import OUT, notice, raised_by_signal
 from tachograph.client.core.phases import Uncopied
@@ -77,8 +78,9 @@ class Recorder(Uncopied):
       and for which SIGUSR2 asks; with 0 there are none, also for the exporter.
     - `enabled=False`, or `TACHOGRAPH_DISABLED=1`: does nothing at all.
 
-    Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing. A copy of it,
-    made with a model by `copy.deepcopy`, is the recorder itself; an unpickled one does nothing.
+    Phases and steps belong to one thread: the one that trains. A forked child's recorder does nothing, nor does one
+    made in a loader's worker, or where a spawned process imports the script again. A copy of it, made with a model by
+    `copy.deepcopy`, is the recorder itself; an unpickled one does nothing.
 
     No call raises, whatever its arguments and the state of the process: what is wrong is dropped, counted, and
     logged once. What the training code raises inside a step, a phase or a loader passes through unchanged.
@@ -120,6 +122,8 @@ class Recorder(Uncopied):
         if flag(enabled) is False or os.environ.get(DISABLE_ENVIRONMENT, "") not in ("", "0"):
             return
         try:
+            if is_helper():
+                return
             misuse = Misuse()
             identity = discover(
                 {

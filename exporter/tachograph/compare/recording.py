@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.files import atomic_file
+from tachograph.files.plain_file import read_plain
 from tachograph.files.unreadable import UNREADABLE
 
 VERSION = 1
@@ -83,9 +84,7 @@ def read_text(path: Path) -> str:
     try:
         if not path.is_file():
             raise RecordingError(f"{path} is not a file")
-        if path.stat().st_size > LARGEST_FILE:
-            raise RecordingError(f"{path} is larger than {LARGEST_FILE >> 20} MiB")
-        text = path.read_bytes().decode("utf-8")
+        text = read_plain(path, LARGEST_FILE).decode("utf-8")
     except OSError as error:
         raise RecordingError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError:

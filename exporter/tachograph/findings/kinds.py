@@ -129,6 +129,7 @@ KINDS = (
     Kind("GoodputLow", SPEED, "compute", "goodput", restart=True),
     Kind("GpuIdleInRun", SPEED, "compute", "idle_gpus", restart=True),
     Kind("RunNameShared", WATCHED, "configuration", "name_shared"),
+    Kind("BatchesSkippedAgain", DATA, "data", "bad_batches"),
     Kind("SupervisorOutOfBudget", WATCHED, "monitoring", "unsupervised"),
     Kind("SupervisorBlind", WATCHED, "monitoring", "unsupervised"),
     Kind("RecorderMisused", WATCHED, "configuration", "misuse"),

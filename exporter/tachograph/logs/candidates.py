@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
+from tachograph.logs.named import TOLD
 from tachograph.logs.nccl import CHANNEL, MARKS
 from tachograph.logs.prefilter import Prefilter
 from tachograph.signatures.table import LONGEST, table
 
 LONG_LINE = 64 << 10
 """Bytes; of a longer line only what is around a known text is read."""
+
+PIECE = 256 << 10
+"""Bytes of a block that are read in one go: lists of lines need memory, and each spares reading in the next."""
 
 TRACEBACK = "traceback (most recent call last)"
 PARTIAL = ("stdout p ", "stderr p ")
@@ -20,7 +24,7 @@ RESTART = ("restart_count", "attempts left")
 SUMMARIES = ("(local_rank", " running at ")
 """torchrun's summary names a rank, and in the lines below it how its process ended; so does MPICH's banner."""
 ERRORS = ("error", "fatal", "critical", "exception")
-READ_WHOLE = frozenset((TRACEBACK, *PARTIAL, *RESTART, *SUMMARIES, *MARKS))
+READ_WHOLE = frozenset((TRACEBACK, *PARTIAL, *RESTART, *SUMMARIES, *MARKS, TOLD))
 """Texts for which a line is read to its end, whatever else stands in it."""
 
 _HEAD = 100
@@ -44,7 +48,7 @@ class KnownTexts(NamedTuple):
 def known_texts() -> KnownTexts:
     """Return all texts; raise ModuleNotFoundError without the extra `logs`."""
     rows = table().by_text
-    texts = tuple(dict.fromkeys((*rows, TRACEBACK, *SUMMARIES, *PARTIAL, *RESTART, *ERRORS, *MARKS)))
+    texts = tuple(dict.fromkeys((*rows, TRACEBACK, *SUMMARIES, *PARTIAL, *RESTART, *ERRORS, *MARKS, TOLD)))
     return KnownTexts(
         Prefilter([text.encode() for text in texts]),
         texts,
@@ -121,6 +125,15 @@ def _around(block: bytes, begin: int, at: int, end: int) -> bytes:
     if at - begin <= LONGEST:
         return block[begin : min(end, begin + 2 * LONGEST)]
     return block[begin : begin + _HEAD] + b" ... " + block[at - _HEAD // 2 : min(end, at + LONGEST)]
+
+
+def pieces(block: bytes) -> Iterator[bytes]:
+    """Yield a block in pieces of whole lines."""
+    begin = 0
+    while begin < len(block):
+        end = block.find(b"\n", begin + PIECE) + 1 or len(block)
+        yield block[begin:end]
+        begin = end
 
 
 def long_lines(block: bytes, *, continued: bool = False) -> int:

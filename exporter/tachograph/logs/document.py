@@ -12,7 +12,7 @@ from tachograph.logs.loki_streams import entries, is_stream
 LARGEST = 32 << 20
 """Bytes of a document that is read as such; a larger one is read line by line."""
 
-_BEGINS = re.compile(rb"\s*(?:\[\s*(?:\{|$)|\{\s*(?:\n|\"status\": ?\"success\"))")
+_BEGINS = re.compile(rb"\s*(?:\[\s*(?:\{|$)|\{\s*(?:\n|\"status\": ?\"success\"|\"\w{1,40}\": ?\[\s*\{))")
 _LIST = re.compile(r"\[\s*(?=\{)")
 _BETWEEN = re.compile(r"[\s,]*")
 

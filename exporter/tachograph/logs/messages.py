@@ -20,6 +20,7 @@ _LOOKS_LIKE_ERROR = re.compile(
 )
 _UNIMPORTANT = re.compile(rb"(?:^|[\s\[|(:])(?:INFO|DEBUG|TRACE)(?:[\s\]:|)]|$)")
 """The level of what a program says of itself where nothing failed."""
+_HEAD = TRACEBACK.capitalize().encode()
 _AN_ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception)\b")
 _ONES = str.maketrans("023456789", "1" * 9)
 _SEARCHED = 600
@@ -78,13 +79,13 @@ def _mood_of(text: str, row: int) -> str:
     return rules().table.mood(text, row)
 
 
-def mood_beside(block: bytes, low: bytes, begin: int, alike: str) -> str:
+def mood_beside(block: bytes, begin: int, alike: str) -> str:
     """Return what the lines before the head of a traceback, and behind its end, say of it: that it is caught.
 
     `begin`: of its last line; `alike`: what its lines begin with.
     """
     near = []
-    head = low.rfind(TRACEBACK.encode(), 0, begin)
+    head = block.rfind(_HEAD, 0, begin)
     line = block.rfind(b"\n", 0, max(head, 0))
     if line > 0:
         near.append(block[max(block.rfind(b"\n", 0, line) + 1, line - LONGEST) : line])

@@ -22,7 +22,8 @@ STEP = re.compile(
     rb"(?:" + _STEPS.encode() + rb")[\"']?"
     rb"\s{0,3}[=:\[#]?\s{0,6}(\d{1,9}(?:\.\d{1,9})?)"
     rb"|\b(\d{1,9})/\d{1,9} \[\d"
-    rb"|\b(training (?:finished|complete|completed|done))\b",
+    rb"|\b(training (?:is )?(?:finished|completed?|done|over)"
+    rb"|finished training|train_runtime|fit` stopped: `max_\w+)\b",
 )
 """In small letters."""
 _FAILING = re.compile(

@@ -72,7 +72,7 @@ class Reading:
             lines += scanned.lines
             self.clocks.add(context.file, steps[number])
             self.names.nccl.add(scanned.nccl)
-            self.names.add(context, scanned.ranks, scanned.pairs, scanned.within, scanned.nodes)
+            self.names.add(context, scanned.named)
             self.size += scanned.size
             self.long_lines += scanned.long_lines
             self.lost += scanned.lost

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tachograph.logs.line import PLAIN, LineShape, LogLine, parse, plain, time_of
 
 _DEPTH = 5
+_PAIRS = 40
+"""Attributes of a record that are read."""
 _LONGEST = 64 << 10
 _TEXTS = ("message", "msg", "log", "line", "textpayload", "text", "event", "body", "content", "error")
 """Fields that hold the message, the likeliest first."""
@@ -24,6 +26,7 @@ _HEAD = "Traceback (most recent call last)"
 _FIELD = re.compile(r'"[\w@.]{1,40}": ".*",?$')
 _CUT = re.compile(r"\bstd(?:out|err) P ")
 _CLASS = re.compile(r"(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt|Failure|Timeout)")
+_OF_DOCKER = {"log", "stream", "time", "attrs"}
 _LEVEL = ("level", "severity", "levelname")
 
 
@@ -98,8 +101,18 @@ def _from_json(outer: LogLine, until: float) -> LogRecord | None:
     level = next((str(fields[name]) for name in _LEVEL if name in fields), "")
     if level.upper().startswith("WARN"):
         lines = [one._replace(text=f"WARNING {one.text}") for one in lines]
-    cut = "stream" in fields and isinstance(fields.get("log"), str) and not str(fields["log"]).endswith("\n")
-    return LogRecord(tuple(lines), tuple(raws), json=True, partial=cut)
+    return LogRecord(tuple(lines), tuple(raws), json=True, partial=_is_cut(given))
+
+
+def _is_cut(given: Mapping[str, object]) -> bool:
+    """Return whether a container's line goes on in the next record: Docker's lacks its end, of others a tag says it.
+
+    What collects logs takes the ends of all lines away.
+    """
+    if "logtag" in given:
+        return given["logtag"] == "P"
+    log = given.get("log")
+    return "stream" in given and given.keys() <= _OF_DOCKER and isinstance(log, str) and not log.endswith("\n")
 
 
 def _raised(fields: Mapping[str, object]) -> list[str]:
@@ -138,6 +151,7 @@ def _flat(given: object, depth: int) -> Iterator[tuple[str, object]]:
     for name, value in given.items():
         if isinstance(value, list):
             yield _word(name), _letters(value)
+            yield from _pairs(value[:_PAIRS])
             for one in value[:_DEPTH]:
                 yield from _flat(one, depth - 1)
         elif not isinstance(value, dict):
@@ -146,6 +160,13 @@ def _flat(given: object, depth: int) -> Iterator[tuple[str, object]]:
             yield from ((_word(name) + _word(one), of_it) for one, of_it in value.items() if isinstance(of_it, str))
     for value in given.values():
         yield from _flat(value, depth - 1)
+
+
+def _pairs(given: Sequence[object]) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of OpenTelemetry: objects with a key, and a value that is called by its type."""
+    for one in given:
+        if isinstance(one, dict) and isinstance(one.get("key"), str) and isinstance(one.get("value"), dict):
+            yield from ((_word(one["key"]), value) for value in one["value"].values())
 
 
 def _word(name: object) -> str:

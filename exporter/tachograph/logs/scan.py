@@ -19,12 +19,13 @@ from tachograph.logs.candidates import (
     known_texts,
     line_end,
     long_lines,
+    pieces,
 )
 from tachograph.logs.line import PLAIN, LogLine, plain, with_facts
+from tachograph.logs.named import NamedRanks
 from tachograph.logs.nccl import MARKS, NcclFacts
 from tachograph.logs.prefilter import Prefilter
 from tachograph.logs.progress import STEP, StepsAfter, labels
-from tachograph.logs.ranks import NamedRanks
 from tachograph.logs.record import LogRecord, read
 from tachograph.logs.sections import LogSection, headers, sections
 from tachograph.logs.sightings import Beside, Context, Key, Scanned, Sightings, is_failure
@@ -82,7 +83,8 @@ class LogScan:
         self._attempt = context.attempt
         self._first: float | None = None
         self._lines = self._size = self._long = 0
-        self._block = self._low = b""
+        self._block = self._low = self._whole = b""
+        self._begins = 0
         self._thin = False
         self._number = self._counted = self._stepped = 0
 
@@ -92,11 +94,20 @@ class LogScan:
         if b"\0" in block:  # as a file that was cut while it was open for writing
             block = block.replace(b"\0", b"")
         self._long += long_lines(block, continued=not self._times.whole)
+        if not self._size:
+            self._learn(block)
+        self._size += size
+        self._whole, self._begins = block, 0
+        for piece in [block] if self._headers else pieces(block):
+            self._piece(piece)
+            self._begins += len(piece)
+        self._whole = b""
+
+    def _piece(self, block: bytes) -> None:
+        """Read some lines; what they teach of wordings spares the next ones."""
         self._thin = self._thinned(block)
         self._number, self._counted, self._stepped = self._lines + 1, 0, 0
         self._times.begin(block)
-        if not self._size:
-            self._learn()
         begins = deque(sections(block, self._headers))
         for candidate in candidates(self._block, self._low, every=self._is_open, channels=lambda: not self._nccl.full):
             self._number += block.count(b"\n", self._counted, candidate.begin)
@@ -108,7 +119,6 @@ class LogScan:
             self._begin_section(begins.popleft())
         self._advance(len(block))
         self._lines = self._number - 1 + block.count(b"\n", self._counted)
-        self._size += size
         self._times.end()
         self._block = self._low = b""
 
@@ -132,18 +142,17 @@ class LogScan:
 
     def result(self) -> Scanned:
         """Return what was read."""
-        named, kept = self._named, self._sightings
+        kept = self._sightings
         self._forget()
         return Scanned(
             kept.kept, self._nccl, self._size, self._lines + (not self._times.whole), self._long, kept.lost,
-            self._first, self._times.last(), self._attempt,
-            frozenset(named.ranks), frozenset(named.within), named.pairs, frozenset(named.nodes),
-            self._steps, kept.unsettled(),
+            self._first, self._times.last(), self._attempt, self._named, self._steps, kept.unsettled(),
         )  # fmt: skip
 
-    def _learn(self) -> None:
+    def _learn(self, block: bytes) -> None:
         """Learn from some lines what each begins with, which ranks there are, and when the first one came."""
-        lines, later = shape.samples(self._block)
+        self._times.begin(block)
+        lines, later = shape.samples(block)
         self._shape = shape.learn(lines, self._context.written, later)
         self._headers = headers(lines)
         self._steps = labels(lines) if self._follows else frozenset()
@@ -257,7 +266,7 @@ class LogScan:
         if line.time is None:
             line = line._replace(time=self._times.before(begin))
         mood = (
-            messages.mood_beside(self._block, self._low, begin, raised.alike)
+            messages.mood_beside(self._whole, self._begins + begin, raised.alike)
             if raised
             else messages.mood(line.text, row)
         )

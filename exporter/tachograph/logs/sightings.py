@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from tachograph.logs.line import LogLine
+from tachograph.logs.named import NamedRanks
 from tachograph.logs.nccl import NcclFacts
 from tachograph.signatures.table import LONGEST, LogSignature, table
 
@@ -73,7 +74,7 @@ class Sighting(NamedTuple):
 class Scanned(NamedTuple):
     """Everything that a stream said.
 
-    `within`: local ranks; `pairs`: ranks, by node and local rank; `nodes`: those that lines name.
+    `named`: who is who, as far as lines say it.
     `steps`: those that its first lines report, if it follows another part of a file.
     `unsettled`: failures that it ended with, in one attempt.
     """
@@ -87,10 +88,7 @@ class Scanned(NamedTuple):
     first: float | None
     last: float | None
     attempt: int | None
-    ranks: frozenset[int]
-    within: frozenset[int]
-    pairs: dict[tuple[str, int], int]
-    nodes: frozenset[str]
+    named: NamedRanks
     steps: frozenset[bytes]
     unsettled: frozenset[Key]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 LONGEST = 2_000
@@ -171,6 +172,7 @@ def begins(line: str, alike: str) -> bool:
     return _CLOCK.sub("#", line).startswith(alike)
 
 
+@lru_cache(maxsize=1024)  # most ranks print the same again and again
 def _alike(prefix: str) -> str:
     """Return a prefix without a margin, and with # for what differs from line to line."""
     return _CLOCK.sub("#", _BARE.sub("", prefix))

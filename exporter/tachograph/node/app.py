@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tachograph._version import __version__
@@ -23,14 +23,17 @@ from tachograph.node.config import LIVE, Config, read_config
 from tachograph.node.config_file import ConfigError
 from tachograph.node.evidence.routes import Evidence
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
+from tachograph.node.nic.port_reading import PortReader
+from tachograph.node.nic.shown_ports import ShownPorts
+from tachograph.node.nic.sysfs_ports import SysfsPorts
 from tachograph.node.node_name import node_name
 from tachograph.node.page_budget import fit
 from tachograph.node.process_samples import process_samples
 from tachograph.node.ranks.listener import Listener
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.node.ranks.state_file import StateFile
 from tachograph.node.ranks.state_keeper import StateKeeper
 from tachograph.node.recent_peak import RecentPeak
@@ -40,10 +43,11 @@ from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 from tachograph.node.unix_socket import SocketPathError
 from tachograph.node.web.http_log import quiet_loop
 from tachograph.node.web.listening_sockets import NoSocketError, inherited_sockets
+from tachograph.node.web.private import MayRead
 from tachograph.node.web.server import Pages, Server
 
 if TYPE_CHECKING:  # what only a page for people needs is loaded by the first who looks: it takes 1 MB
-    from tachograph.node.judgement.node import NodeJudgement
+    from tachograph.node.api.answer import NodeAnswer
     from tachograph.node.status_page.page import Sections
 
 TICK_SECONDS = 1.0
@@ -59,17 +63,27 @@ class StartError(Exception):
 
 
 class Exporter:
-    """The exporter of one node; without a `source` it reads no GPUs, without `names` it asks the machine for users."""
+    """The exporter of one node.
+
+    Without `source` it reads no GPUs, without `ports` no network ports; without `names` it asks the machine for users.
+    """
 
     def __init__(
-        self, config: Config, source: GpuReader | None, clock: Clock | None = None, names: RunNames | None = None
+        self,
+        config: Config,
+        source: GpuReader | None,
+        clock: Clock | None = None,
+        names: RunNames | None = None,
+        ports: PortReader | None = None,
     ) -> None:
         self._clock = clock or Clock()
         self._source: GpuReader = source or NoGpus()
         self._shown_gpus = ShownGpus(config, self._source, self._clock)
+        self._shown_ports = None if ports is None else ShownPorts(ports, self._clock.monotonic)
         self._rank_series = config.rank_series
         self._table = RankTable(config.limits, self._clock, self._source, names or RunNames(config.run_owner))
         self._table.site_limits = config.site_limits
+        self._shown_ranks = ShownRanks(self._table)
         self._listener = Listener(config.socket, config.socket_mode, config.limits, self._clock, self._table)
         self._keeper = None if config.state_file is None else StateKeeper(self._table, StateFile(config.state_file))
         self._most_series = config.limits.series
@@ -82,7 +96,7 @@ class Exporter:
         pages = Pages(
             samples=self.samples,
             status_page=self._status_page,
-            judgement=self.judgement,
+            api_node=self.api_node,
             ready=self._ready,
             generation=lambda: self._ticks,
             share_of=lambda uid: self._table.shares.of(uid) if self._table.has_run_of(uid) else None,
@@ -186,13 +200,15 @@ class Exporter:
         if self._keeper is not None:
             self._keeper.tick()
         self._table.tick()
-        self.look_at_gpus()
+        self.look_at_hardware()
         for uid in self._withheld:
             self._table.shares.exceeded(uid, "series")
 
-    def look_at_gpus(self) -> None:
-        """Note what conclusions about GPUs rest on; replays do it on their own clock."""
+    def look_at_hardware(self) -> None:
+        """Note what conclusions about GPUs and network ports rest on; replays do it on their own clock."""
         self._shown_gpus.look()
+        if self._shown_ports is not None:
+            self._shown_ports.look()
 
     async def _read_gpus(self) -> None:
         try:
@@ -204,6 +220,7 @@ class Exporter:
         """Return everything that the exporter shows; if one part fails, the others are still shown."""
         return [
             *self._shown_gpus.samples(),
+            *self._port_samples(),
             *self._rank_samples(),
             *self._listener.samples(),
             *self._server.samples(),
@@ -212,21 +229,24 @@ class Exporter:
             *process_samples(),
         ]
 
-    def judgement(self, may_read: MayRead = lambda _: True) -> str:
+    def api_node(self, may_read: MayRead = lambda _: True) -> str:
         """Return what `/api/node` answers."""
-        return self._judged(may_read).as_json()
+        return self._answer(may_read).as_json()
+
+    def _port_samples(self) -> Iterable[Sample]:
+        return () if self._shown_ports is None else self._shown_ports.samples()
 
     def _rank_samples(self) -> list[Sample | HistogramSample]:
         start = time.perf_counter()
         samples: list[Sample | HistogramSample] = []
         try:
-            samples, self._withheld = fit(list(self._table.blocks(self._rank_series)), self._most_series)
-            on_gpus = list(self._table.on_gpus())
+            samples, self._withheld = fit(list(self._shown_ranks.blocks(self._rank_series)), self._most_series)
+            on_gpus = list(self._shown_ranks.on_gpus())
             samples += [
                 Sample(catalog.SERIES_WITHHELD, (), self._withheld.total()),
                 *on_gpus,
                 *self._shown_gpus.clocks(on_gpus),
-                *self._table.counts(),
+                *self._shown_ranks.counts(),
             ]
         except Exception:  # noqa: BLE001 - a bug in the handling of ranks must not hide the GPUs
             if not self._ranks_failed:
@@ -258,13 +278,14 @@ class Exporter:
             "Frames refused": ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "none",
             "Series dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "none",
         }
-        return status_page(self._judged(may_read), self._table, health, self._sections)
+        return status_page(self._answer(may_read), self._table, health, self._sections)
 
-    def _judged(self, may_read: MayRead) -> NodeJudgement:
-        from tachograph.node.judgement.node import NodeJudgement  # late: see above
+    def _answer(self, may_read: MayRead) -> NodeAnswer:
+        from tachograph.node.api.answer import NodeAnswer  # late: see above
 
         gpus, snapshot = self._source.gpus(), self._shown_gpus.snapshot()
-        return NodeJudgement(node_name(), self._table, gpus, snapshot, self._clock, may_read=may_read)
+        ports = self._port_samples()
+        return NodeAnswer(node_name(), self._table, gpus, snapshot, self._clock, ports=ports, may_read=may_read)
 
     def _ready(self) -> tuple[bool, str]:
         if not self._listener.is_open:
@@ -306,7 +327,9 @@ async def _serve(config: Config, arguments: Sequence[str]) -> None:
     loop.set_exception_handler(quiet_loop(OncePerMinute(_log, time.monotonic)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    exporter = Exporter(config, source)
+    clock = Clock()
+    ports = None if config.nic_sysfs is None else SysfsPorts(config.nic_sysfs, clock.monotonic)
+    exporter = Exporter(config, source, clock, ports=ports)
     loop.add_signal_handler(signal.SIGHUP, _reload, exporter, arguments)
     gc.freeze()  # what is loaded by now stays, so the garbage collector need not visit it again
     await exporter.run(stop)

@@ -47,6 +47,7 @@ class Config:
     gpu_dcgm_names: bool
     gpu_job_mapping_dir: Path | None
     gpu_kmsg: Path | None
+    nic_sysfs: Path | None
     rank_series: str
     run_owner: str
     state_file: Path | None
@@ -231,6 +232,10 @@ SETTINGS = (
         "Kernel log to read for Xid errors and other faults of the node, if this user may. Empty: do not read it.",
     ),
     Setting(
+        "nic.sysfs", _path_or_none, "a path, or nothing", "/sys",
+        "Where the node's sysfs is mounted, from which network ports are read. Empty: do not read them.",
+    ),
+    Setting(
         "rank.series", _one_of(SERIES_LEVELS), "one of " + ", ".join(SERIES_LEVELS), DASHBOARDS,
         "How much of each rank is shown. few: what pages need to name who is at fault, for very large runs. "
         "dashboards: what alerts, dashboards and commands read. all: everything, such as GPU seconds by phase.",
@@ -382,6 +387,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         gpu_dcgm_names=values["gpu.dcgm-names"],
         gpu_job_mapping_dir=values["gpu.job-mapping-dir"],
         gpu_kmsg=values["gpu.kmsg"],
+        nic_sysfs=values["nic.sysfs"],
         rank_series=values["rank.series"],
         run_owner=values["run.owner"],
         state_file=values["state-file"],

@@ -2,8 +2,7 @@
 
 A row with `words` has patterns with a weight each (4: tells, 2: speaks for it, 1: a hint). Of each weight as many as
 three different texts count. The row whose words, but for hints, come first has one more: an error begins with what it
-is about. Beside them counts where the exception was raised: the module and the function (`frames`), and how much its
-words are like those of errors whose row is known (likeness.py).
+is about. Beside them counts where the exception was raised: the module and the function (`frames`).
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tachograph.signatures.likeness import Likeness, without_speaker
-
 WORDED = 400
 """Letters in which the words of an error are looked for: it begins with what it is about."""
 LEAST = 2
 """Weight that an exception's words must have together: a single hint says nothing."""
 LEAST_REPORTED = 3
 """Weight that the words of a line must have that has the level of an error, and names none."""
-ALIKE = 4.0
-"""Likeness to the errors of a row that says something without a word of the table."""
 FRAME = 1
 """Weight of the place where an exception was raised: beside its words a hint, without any it decides."""
 _MOST = 3
 """Different texts of one weight that count: a list of twenty files does not outweigh what is said of them."""
 _MOST_KNOWN = 4_096
 """Texts that are known again."""
+_SPEAKER = re.compile(
+    r"NCCL WARN(?: NET/\w+)?(?: ?:)?|UCX +(?:ERROR|FATAL|WARN)|\b(?:ERROR|FATAL|CRITICAL|WARNING|WARN)\b"
+)
+"""Who speaks, and how loud: a library for communication may complain of a file, too."""
 _DIGITS = re.compile(r"\b0x[\da-f]+|(?<![a-z\d])\d+|(?<=[a-z])(?<!\bx)\d{3,}")
 """Numbers, and those at the end of a word, as in `field971`; x509 is a word."""
 _ENVIRONMENT = re.compile(
@@ -53,29 +52,23 @@ class WordWeight(NamedTuple):
 class Scales:
     """Weighs the evidence of all rows; texts that differ in numbers alone are weighed once."""
 
-    def __init__(self, evidence: Sequence[WordWeight], likeness: Likeness) -> None:
-        self._likeness = likeness
+    def __init__(self, evidence: Sequence[WordWeight]) -> None:
         self._words = [one for one in evidence if not one.frames]
         self._frames = [one for one in evidence if one.frames]
-        self._known: dict[tuple[str, str, int, float], int | None] = {}
+        self._known: dict[tuple[str, str, int], int | None] = {}
 
-    def weigh(self, message: str, frame: str = "", least: int = LEAST, alike: float = ALIKE) -> int | None:
-        """Return the row that an error's message and frame speak for most; None if for none by the `least` weight.
-
-        `alike`: the likeness that says something where the table has no word for the message.
-        """
-        text = _DIGITS.sub(_zero, _ENVIRONMENT.sub(r"$\g<0>", without_speaker(message)[:WORDED]).lower())
-        frame = frame.lower()
-        key = text, frame, least, alike
+    def weigh(self, message: str, frame: str = "", least: int = LEAST) -> int | None:
+        """Return the row that an error's message and frame speak for most; None if for none by the `least` weight."""
+        text = _DIGITS.sub(_zero, _ENVIRONMENT.sub(r"$\g<0>", _SPEAKER.sub(" ", message)[:WORDED]).lower())
+        key = text, frame.lower(), least
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            likeness = self._likeness.weights(message)
-            self._known[key] = self._weighed(text, frame, least, likeness, alike)
+            self._known[key] = self._weighed(*key)
         return self._known[key]
 
-    def _weighed(self, text: str, frame: str, least: int, likeness: Mapping[int, float], alike: float) -> int | None:
-        weights: dict[int, float] = defaultdict(float)
+    def _weighed(self, text: str, frame: str, least: int) -> int | None:
+        weights: dict[int, int] = defaultdict(int)
         places: dict[int, int] = {}
         for one in self._words:
             found: dict[str, int] = {}
@@ -88,11 +81,7 @@ class Scales:
         for one in self._frames:
             if frame and one.pattern.search(frame):
                 weights[one.row] += one.weight
-        if without_words:
-            likeness = {row: weight for row, weight in likeness.items() if weight >= alike}
-        for row, weight in likeness.items():
-            weights[row] += weight
-        if max(weights.values(), default=0) < min(least, alike) and (likeness or not without_words):
+        if max(weights.values(), default=0) < least and not without_words:
             return None
         first = min(places, key=lambda row: places[row], default=None)
         best = max(

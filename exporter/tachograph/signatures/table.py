@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.catalog.rank import FAILURE_CATEGORIES as CATEGORIES
-from tachograph.signatures import likeness
 from tachograph.signatures.evidence import LEAST, LEAST_REPORTED, Scales, WordWeight, compiled
 
 ROLES = ("root", "confirmation", "cascade", "advice")
@@ -27,8 +26,8 @@ MOODS = ("possibility", "warning", "retry", "skip")
 HANDLED = ("retry", "skip")
 _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
-_COUNTED_NONE = re.compile(r"\b(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
-"""A counter of zero; if it counts failures, there was none."""
+_COUNTED_NONE = re.compile(r"\b(?![A-Z]\w{0,40}(?:Error|Exception): 0$)(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
+"""A counter of zero; if it counts failures, there was none. `KeyError: 0` at the end of a line is an exception."""
 _NONE = re.compile(r"[=: ]0(?![\d.%\w:])")
 """What such a counter has in it, to find at once that there is none."""
 _OF_FAILURES = re.compile(
@@ -129,7 +128,7 @@ class SignatureTable(NamedTuple):
         found = (number for number, row in enumerate(self.rows) if any(text in low for text in row.find))
         number = self.decide(line, found, raised=bool(frame or _DOTTED.match(line)), frame=frame)
         if number is None and failed and self.said.search(low):
-            number = self.scales.weigh(line[:LONGEST], frame, LEAST, 2.0)
+            number = self.scales.weigh(line[:LONGEST], frame)
         return None if number is None else self.rows[number]
 
     def decide(self, line: str, found: Iterable[int], *, raised: bool = False, frame: str = "") -> int | None:
@@ -166,11 +165,11 @@ class SignatureTable(NamedTuple):
 @cache
 def table() -> SignatureTable:
     """Return the table that is shipped, read once."""
-    return parse(PATH.read_text(encoding="utf-8"), likeness.read())
+    return parse(PATH.read_text(encoding="utf-8"))
 
 
-def parse(text: str, counts: likeness.WordCounts | None = None) -> SignatureTable:
-    """Return the table of a YAML text; raise SignatureError. `counts`: the words that speak for its general rows."""
+def parse(text: str) -> SignatureTable:
+    """Return the table of a YAML text; raise SignatureError."""
     import yaml  # here, not above: the --help of the command does not need it
 
     try:
@@ -196,10 +195,9 @@ def parse(text: str, counts: likeness.WordCounts | None = None) -> SignatureTabl
         raise SignatureError(f"errors: expected {' and '.join(_KINDS)}")
     exception, level, said = (_pattern(errors.get(kind, []), 0, f"errors: {kind}") or _NEVER for kind in _KINDS)
     general = range(next((number for number, row in enumerate(rows) if row.evidence), len(rows)), len(rows))
-    alike = likeness.Likeness(counts or {}, {row.name: number for number, row in enumerate(rows) if row.evidence})
     made = SignatureTable(
         str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms,
-        general, Scales([one for row in rows for one in row.evidence], alike), exception, level, said,
+        general, Scales([one for row in rows for one in row.evidence]), exception, level, said,
     )  # fmt: skip
     if hidden := shadowed(made):
         raise SignatureError("; ".join(hidden))

@@ -1,8 +1,8 @@
 """The active alerts of a run that say what no single node can conclude, as an Alertmanager has them.
 
-It is asked, and listens to nobody: there is no port, and no message that could be forged, replayed, late or out of
-order. What it answers is its state now, without what is silenced, inhibited or over. Where it does not answer, nothing
-is known of these alerts, and nothing is done about them.
+It is asked: there is no port, and no message that could be forged, replayed, late or out of order. What it answers is
+its state now, without what is silenced, inhibited or over. Where it does not answer, nothing is known of these alerts,
+and nothing is done about them. Where it cannot be asked, it may push them (`pushed_alerts`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import socket
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -49,43 +49,12 @@ class FiredAlert:
     text: str
 
 
-class ActiveAlerts:
-    """The alerts of the Alertmanager at an address; raises AlertmanagerError where that is none."""
+class AlertsOfRun:
+    """Whom the alerts of a run are about, however they came here."""
 
-    def __init__(self, address: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._alertmanager, self._say, self._clock = Alertmanager(address), say, clock
-        self._run = ""
-        self._asked: AskedBeside[Sequence[FiredAlert]] | None = None
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._said: set[str] = set()
-
-    def of(self, seen: RunSeen, wait: bool = False) -> tuple[AlertSeen, ...] | None:
-        """Return those of a run, of this attempt and of earlier ones, None if they are not known now.
-
-        `wait` for an answer of now, a few seconds, and take no older one.
-        """
-        if self._asked is None or self._run != seen.name:
-            self._run, self._asked = seen.name, self._question(seen.name)
-        began, known = self._clock(), KNOWN_SECONDS
-        if wait:
-            for _ in range(2):  # a question that is still open was asked before
-                if self._asked.age() > self._clock() - began:
-                    self._asked.ask(WAIT_SECONDS)
-            known = self._clock() - began
-        elif self._asked.age() > FRESH_SECONDS:
-            self._asked.ask()
-        if self._asked.answer is None or self._asked.age() > known:
-            return None
-        found = (self.about(alert, seen) for alert in self._asked.answer.content)
-        return tuple(alert for alert in found if alert is not None)
-
-    def _question(self, run: str) -> AskedBeside[Sequence[FiredAlert]]:
-        def ask() -> Sequence[FiredAlert]:
-            return self._alertmanager.ask("GET", _query(run), lambda said: read_alerts(said, run), most=MOST_BYTES)
-
-        def on_error(error: str) -> None:
-            self._say(f"{error}. What only its alerts say ({listed(OF_ALERTS)}) is not acted upon until it answers")
-
-        return AskedBeside("alerts", ask, self._clock, on_error)
 
     def about(self, alert: FiredAlert, seen: RunSeen) -> AlertSeen | None:
         """Return an alert with the ranks that it is about; None if it is about none of this run's ranks or nodes."""
@@ -118,6 +87,45 @@ class ActiveAlerts:
             self._say(f"Alertmanager's {what}: run {seen.name} has no such rank there, as it is on {nodes}")
 
 
+class ActiveAlerts(AlertsOfRun):
+    """The alerts of the Alertmanager at an address; raises AlertmanagerError where that is none."""
+
+    def __init__(self, address: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(say)
+        self._alertmanager, self._clock = Alertmanager(address), clock
+        self._run = ""
+        self._asked: AskedBeside[Sequence[FiredAlert]] | None = None
+
+    def of(self, seen: RunSeen, wait: bool = False) -> tuple[AlertSeen, ...] | None:
+        """Return those of a run, of this attempt and of earlier ones, None if they are not known now.
+
+        `wait` for an answer of now, a few seconds, and take no older one.
+        """
+        if self._asked is None or self._run != seen.name:
+            self._run, self._asked = seen.name, self._question(seen.name)
+        began, known = self._clock(), KNOWN_SECONDS
+        if wait:
+            for _ in range(2):  # a question that is still open was asked before
+                if self._asked.age() > self._clock() - began:
+                    self._asked.ask(WAIT_SECONDS)
+            known = self._clock() - began
+        elif self._asked.age() > FRESH_SECONDS:
+            self._asked.ask()
+        if self._asked.answer is None or self._asked.age() > known:
+            return None
+        found = (self.about(alert, seen) for alert in self._asked.answer.content)
+        return tuple(alert for alert in found if alert is not None)
+
+    def _question(self, run: str) -> AskedBeside[Sequence[FiredAlert]]:
+        def ask() -> Sequence[FiredAlert]:
+            return self._alertmanager.ask("GET", _query(run), lambda said: read_alerts(said, run), most=MOST_BYTES)
+
+        def on_error(error: str) -> None:
+            self._say(f"{error}. What only its alerts say ({listed(OF_ALERTS)}) is not acted upon until it answers")
+
+        return AskedBeside("alerts", ask, self._clock, on_error)
+
+
 def _query(run: str) -> str:
     """Return the path of the question for these alerts of a run; a role's run has a name of its own."""
     wanted = {"active": "true", "silenced": "false", "inhibited": "false", "unprocessed": "false"}
@@ -132,27 +140,29 @@ def read_alerts(said: object, run: str) -> Sequence[FiredAlert]:
     """
     if not isinstance(said, list):
         raise TypeError("not a list of alerts")
-    found = [_alert(one) for one in said if _counts(one, run)]
+    found = [fired_alert(one) for one in said if _is_active(one["status"]) and counts(one["labels"], (run,))]
     if len(found) > MOST_ALERTS:
         raise AlertmanagerError(f"Alertmanager has {len(found)} alerts of run {run}, too many to name anybody")
     return found
 
 
-def _counts(said: Mapping[str, Any], run: str) -> bool:
-    """Return whether an alert is one that was asked for: a server may not know each of the conditions."""
-    labels, status = said["labels"], said["status"]
+def _is_active(status: Mapping[str, Any]) -> bool:
+    """Return whether an alert is neither over, silenced nor inhibited: a server may not know these conditions."""
+    return status["state"] == "active" and not status["silencedBy"] and not status["inhibitedBy"]
+
+
+def counts(labels: Mapping[str, str], runs: Collection[str]) -> bool:
+    """Return whether an alert with these labels is one of these runs' that counts; raise one of UNREADABLE."""
     name = labels["alertname"]
     return (
-        labels["run"] == run
+        labels.get("run") in runs
         and name in NAMES
-        and status["state"] == "active"
-        and not status["silencedBy"]
-        and not status["inhibitedBy"]
         and (kind_of(name).trigger not in ONLY_PAGES or labels["severity"] == "critical")
     )
 
 
-def _alert(said: Mapping[str, Any]) -> FiredAlert:
+def fired_alert(said: Mapping[str, Any]) -> FiredAlert:
+    """Return an alert as the API and the webhooks have it; raise one of UNREADABLE."""
     labels = said["labels"]
     words = " ".join(str(said["annotations"].get("description", ""))[: 4 * MOST_TEXT].split())
     text = printable(redact(words))

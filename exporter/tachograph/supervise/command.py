@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,24 +20,22 @@ from tachograph.client.hello.identity import discover
 from tachograph.command_line import CommandParser
 from tachograph.files import atomic_file
 from tachograph.processes.process_tree import adopt_orphans
-from tachograph.servers.alertmanager_api import AlertmanagerError
 from tachograph.servers.http_client import without_password
 from tachograph.servers.server_address import exporter_url, web_socket_path
 from tachograph.supervise import evidence, history, journal, slurm
 from tachograph.supervise import policy as policies
-from tachograph.supervise.alerts import ActiveAlerts
+from tachograph.supervise.alert_source import AlertSource, AlertSourceError, add_options, alert_source
 from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
 from tachograph.supervise.launcher import ChildCommand, Launcher, restarter
 from tachograph.supervise.ledger import MODES, SHADOW
 from tachograph.supervise.memory import remember
-from tachograph.supervise.observer import Alerts, RunWatch, Silenced, never_silenced, no_alerts
+from tachograph.supervise.observer import RunWatch
 from tachograph.supervise.permission import CONFIRMATIONS
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.several_nodes import SeveralNodes
 from tachograph.supervise.signals import Signals
-from tachograph.supervise.silences import MaintenanceSilences
 from tachograph.supervise.slurm_job import SlurmJob, is_srun, job_nodes
 from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.totals import ASKED
@@ -68,7 +66,7 @@ examples:
 
 exit status:
   0    the command has finished; or the policy was shown
-  1    the journal cannot be opened, or is of another run
+  1    the journal or --webhook's port cannot be opened, or is another run's
   2    wrong arguments, or a policy with faults, each of which is named
   3    the policy has stopped the training
   4    another supervisor has this run
@@ -133,11 +131,7 @@ def _parser() -> CommandParser:
         "--spares", type=_count, default=0, metavar="N",
         help="nodes of a Slurm job that wait to take another's place (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--alertmanager", metavar="ADDRESS",
-        help="HOST, HOST:PORT or a URL: its alerts count where no node can tell, and nothing is done within its "
-        "silences (default: it is not asked)",
-    )  # fmt: skip
+    add_options(parser)
     return parser
 
 
@@ -165,28 +159,24 @@ def _supervise(words: Sequence[str]) -> int:
         addresses = _addresses(given.exporter, nodes)
     except ValueError as error:
         parser.error(f"--exporter {given.exporter}: {error}")
-    silenced: Silenced = never_silenced
-    alerts: Alerts = no_alerts
+    run = given.run or discover({}, os.environ).run
     try:
-        if given.alertmanager:
-            silenced = MaintenanceSilences(given.alertmanager, _say).hold
-            alerts = ActiveAlerts(given.alertmanager, _say).of
-    except AlertmanagerError as error:
+        source = alert_source(given, names_of(run), _say)
+    except AlertSourceError as error:
         parser.error(str(error))
-    return _run(given, policy, addresses, command, silenced=silenced, alerts=alerts)
+    return _run(run, given, policy, addresses, command, alerts=source)
 
 
 def _run(
+    run: str,
     given: argparse.Namespace,
     policy: Policy,
     addresses: Mapping[str, str],
     command: Sequence[str],
     *,
-    silenced: Silenced,
-    alerts: Alerts,
+    alerts: AlertSource,
 ) -> int:
     """Supervise the command, and return its status or end by its signal."""
-    run = given.run or discover({}, os.environ).run
     folder = given.state or state_folder(run)
     _have_standard_streams()
     try:
@@ -215,12 +205,21 @@ def _run(
         f"journal {book.path}" + (f"; not in the policy, and left alone: {', '.join(alone)}" if alone else "")
     )
     try:
-        with Heartbeat(socket_path(), run) as heartbeat, Signals() as signals:
+        with ExitStack() as stack:
+            try:
+                url = stack.enter_context(alerts.server)
+            except OSError as error:
+                _say(f"--webhook {given.webhook}: {error.strerror or error}")
+                return 1
+            if url:
+                _say(f"Alertmanager may send its webhooks to {url}")
+            heartbeat, signals = stack.enter_context(Heartbeat(socket_path(), run)), stack.enter_context(Signals())
             status = Supervisor(
                 run, policy, given.mode, book, source,
                 launcher=launcher,
                 keep=lambda number, seen: evidence.keep(addresses, seen, kept / number, given.logs),
-                say=_say, signals=signals, tell=heartbeat.tell, silenced=silenced, alerts=alerts,
+                say=_say, signals=signals, silenced=alerts.silenced, alerts=alerts.alerts,
+                tell=lambda facts: heartbeat.tell(lambda: {**facts(), "webhooks": alerts.webhooks()}),
             ).supervise(redact(shlex.join(command)))  # fmt: skip
     finally:
         book.close()

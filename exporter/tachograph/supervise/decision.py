@@ -5,6 +5,7 @@ Nothing is done in here, nothing is asked, and time is an argument.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -59,6 +60,10 @@ AT_ONCE = {
     GPU_FAULT: "has a broken GPU", SLOW: "holds the run up for good", SILENT_CORRUPTION: "may compute wrong numbers",
 }  # fmt: skip
 """Triggers for which the node to blame is left out the first time, and why in words."""
+
+NOT_AGAIN = re.compile(r"(exit code|status) 17\b")
+"""The end of a rank, or of the command, by which Megatron-LM (rerun_state_machine.py) says that a result has failed its
+validation for good. Its 16 asks for the same on another GPU, and is restarted as any failure."""
 
 CONTRADICTION, TOGETHER, EXCUSE, WAIT, RESTARTER, SCHEDULER, TIME_LEFT, COOL_DOWN, GONE, SILENCE = (
     "contradiction", "together", "excuse", "wait", "restarter", "scheduler", "time_left", "cool_down", "gone",
@@ -208,6 +213,10 @@ def _rung(  # noqa: PLR0911 - a ladder
     situation: Situation, policy: Policy, rule: Rule, memory: RunMemory
 ) -> Decision:
     finding = situation.finding
+    if finding.trigger in (FAILED, EXITED) and NOT_AGAIN.match(finding.line or finding.category):
+        return Decision(
+            rule.end, "17 is the exit code of Megatron-LM for a job that is not to go on: a result was wrong"
+        )
     repeated = memory.repeats(finding)
     no_exclusion = ""
     if not repeated or (finding.step is None and len(finding.nodes) == 1):  # a broken node lets no rank begin

@@ -30,7 +30,7 @@ Facts = Mapping[str, object]
 
 
 def facts_of(ledger: Ledger, policy: Policy, blind_seconds: float, now: float) -> Facts:
-    """Return what a frame says: the mode, for how long nothing has been known, the totals, what waits for a person."""
+    """Return what a frame says: the mode, for how long nothing has been known, totals, and what waits or is skipped."""
     memory, totals = ledger.memory, ledger.memory.totals
     actions: dict[str, dict[str, int]] = {}
     for (action, outcome), count in totals.actions.items():
@@ -42,10 +42,12 @@ def facts_of(ledger: Ledger, policy: Policy, blind_seconds: float, now: float) -
         {"id": one["id"], "action": one["action"], "seconds": round(max(now - one["time"], 0.0), 1)}
         for one in memory.unfinished.asked.values()
     ]
+    skipped = memory.plan.most_often
     return {
         "mode": FAILED if ledger.has_failed else ledger.mode, "blind_seconds": round(blind_seconds, 1),
         "restarts_left": max(left, 0), "actions": actions, "recovery_seconds": totals.recovery_seconds,
         "lost_steps": totals.lost_steps, "saved_gpu_seconds": round(totals.saved_gpu_seconds, 1), "questions": asked,
+        "skipped": skipped and {"first": skipped.begin, "last": skipped.end - 1, "times": skipped.times},
     }  # fmt: skip
 
 

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_LIBRARY = re.compile(r"^<frozen |/(?:site|dist)-packages/|/lib(?:64)?/python\d\.\d+/|/exporter/tachograph/")
-"""Where files lie that are Python's, an installed package's, or ours in a checkout."""
+_LIBRARY = r"^<frozen |/(?:site|dist)-packages/|/lib(?:64)?/python\d\.\d+/|/exporter/tachograph/"
+"""Where files lie that are Python's, an installed package's, or ours in a checkout; compiled when it is first used."""
 
-_OURS = re.compile(r"/(?:(?:site|dist)-packages|exporter)/tachograph/")
+_OURS = r"/(?:(?:site|dist)-packages|exporter)/tachograph/"
 
 
 class CodeLine(NamedTuple):
@@ -29,7 +29,7 @@ class CodeLine(NamedTuple):
 
 def is_users(path: str) -> bool:
     """Return whether a file is the user's own: neither Python's nor an installed package's nor ours."""
-    return _LIBRARY.search(path) is None
+    return re.search(_LIBRARY, path) is None
 
 
 def whereabouts(stack: Iterable[CodeLine]) -> str:
@@ -42,5 +42,5 @@ def whereabouts(stack: Iterable[CodeLine]) -> str:
     users = next((line for line in lines if is_users(line.path)), None)
     if users is None:
         return "".join(map(str, lines[:1]))
-    innermost = next(line for line in lines if not _OURS.search(line.path))
+    innermost = next(line for line in lines if not re.search(_OURS, line.path))
     return ", in ".join(dict.fromkeys((str(users), str(innermost))))

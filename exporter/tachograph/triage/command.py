@@ -71,7 +71,7 @@ def _parser() -> CommandParser:
     )
     parser.add_argument(
         "--exporter", action="append", default=[], type=_exporter, metavar="NODE|URL",
-        help="an exporter to ask for boxes, and for its own judgement if Prometheus does not answer (repeatable)",
+        help="an exporter to ask for boxes, and for what it knows itself if Prometheus does not answer (repeatable)",
     )  # fmt: skip
     parser.add_argument(
         "--logs", action="append", default=[], metavar="PATH", help="logs of the run, a file or a folder (repeatable)"

@@ -1,4 +1,4 @@
-"""Other sources on a run: the exporters' own judgement, the boxes of its ranks, and its logs."""
+"""Other sources on a run: what exporters know themselves, the boxes of its ranks, and its logs."""
 
 from __future__ import annotations
 

@@ -128,6 +128,10 @@ MODES: Mapping[str, FailureMode] = {
     "decline": _mode("it becomes slower and slower", REPORT, PLACES, PRESSURE),
     "goodput": _mode("much of its time does not go into steps", REPORT, PLACES, LOGS),
     "idle_gpus": _mode("its GPUs have too little to do", PLACES, REPORT, SMI_ALL),
+    "bad_batches": _mode(
+        "the same data breaks its loss again",
+        NextCommand("tachograph supervise history {run}", "at which steps, and what was found there"), REPORT, PLACES,
+    ),
     "data_stall": _mode("all ranks wait for data", PRESSURE, DISKS, PLACES),
     "storage_slow": _mode("the storage that several runs share is slow", PRESSURE, DISKS, PLACES),
     "link_errors": _mode("a network port corrupts packets or is slow", PORTS, PLACES, REPORT),

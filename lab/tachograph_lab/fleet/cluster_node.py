@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from tachograph.node.nic.port_reading import PortReading
 from tachograph.node.samples import GpuIdentity, GpuSnapshot
 from tachograph_lab.fleet.simulated_gpus import SimulatedGpus
 from tachograph_lab.fleet.simulated_node import FREE_MEMORY, HostSample, SimulatedNode
@@ -89,6 +90,20 @@ class ClusterNode:
     def ahead(self) -> float:
         """The seconds by which its clock is ahead."""
         return self._parts[0].ahead
+
+    def take(self) -> list[PortReading]:
+        """Return what its network ports read now; one that a run sees down is down."""
+        found: dict[tuple[str, str], PortReading] = {}
+        for port in (port for part in self._parts for port in part.take()):
+            if port.up:
+                found.setdefault((port.device, port.port), port)
+            else:
+                found[port.device, port.port] = port
+        return list(found.values())
+
+    def trouble(self) -> str:
+        """Return "", for they can always be read."""
+        return ""
 
     def host_samples(self) -> Iterator[HostSample]:
         """Yield the samples of its host; where runs differ, what one of them did to it counts."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from tachograph.node.nic.port_reading import PortDetails, PortReading
+from tachograph.node.nic.sysfs import RDMA_ERRORS
 from tachograph_lab.fleet.simulated_gpus import SimulatedGpus
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.faults import (
@@ -21,6 +23,7 @@ MEMORY_BYTES = 2.16e12
 USED_BYTES = 3.5e11
 PORT_BYTES_PER_SECOND = 50e9
 """400 Gb/s; each GPU has a port of its own, as in a DGX."""
+_DEVICE, BOARD = "mlx5_", "MT_0000000838"
 
 _Labels = Mapping[str, str]
 HostSample = tuple[str, _Labels, float]
@@ -78,37 +81,56 @@ class SimulatedHost:
         yield "node_filesystem_readonly", disk, 0.0
         for collector in ("infiniband", "netclass", "netdev"):
             yield "node_scrape_collector_success", {"collector": collector}, 1.0
-        yield from self._ethernet(now)
+        for port in self._ethernet(now):
+            yield from _ethernet_samples(port, now)
         for place, rank in enumerate(self._ranks):
-            yield from self._port(place, rank, now)
+            yield from _rdma_samples(self._port(place, now), self._sent(rank))
 
-    def _ethernet(self, now: float) -> Iterator[tuple[str, _Labels, float]]:
-        labels = {"device": "eth0"}
-        for name, value in (
-            ("node_network_up", 1.0), ("node_network_speed_bytes", 12.5e9),
-            ("node_network_receive_bytes_total", 5e7 * now), ("node_network_transmit_bytes_total", 2e7 * now),
-            ("node_network_receive_errs_total", 0.0), ("node_network_receive_frame_total", 0.0),
-        ):  # fmt: skip
-            yield name, labels, value
+    def ports(self) -> list[PortReading]:
+        """Return what the node's network ports read now: one for each GPU, eth0, and devices that nobody uses."""
+        now = self._now()
+        return [*(self._port(place, now) for place in range(len(self._ranks))), *self._ethernet(now)]
+
+    def _ethernet(self, now: float) -> Iterator[PortReading]:
+        yield PortReading("eth0", "", up=True, received=5e7 * now, details=PortDetails(12.5e9, {}))
         for device in dict.fromkeys(each.device for each in self._idle_downs):
-            down = any(each.device == device and each.at <= now < each.until for each in self._idle_downs)
-            yield "node_network_up", {"device": device}, float(not down)
+            yield PortReading(device, "", up=not self._is_down(device, now))
 
-    def _port(self, place: int, rank: int, now: float) -> Iterator[tuple[str, _Labels, float]]:
-        device = f"mlx5_{self._first_gpu + place}"
-        labels = {"device": device, "port": "1"}
+    def _is_down(self, device: str, now: float) -> bool:
+        return any(each.device == device and each.at <= now < each.until for each in self._idle_downs)
+
+    def _port(self, place: int, now: float) -> PortReading:
         down = place == 0 and any(each.at <= now < each.until for each in self._downs)
         errors = sum(each.nic_errors * (min(now, each.until) - each.at) for each in self._noisy if each.at <= now)
-        board = {"device": device, "board_id": "MT_0000000838", "firmware_version": "28.43.1014", "hca_type": "MT4129"}
-        yield "node_infiniband_info", board, 1.0
-        yield "node_infiniband_state_id", labels, 1.0 if down else 4.0
-        yield "node_infiniband_physical_state_id", labels, 3.0 if down else 5.0
-        yield "node_infiniband_rate_bytes_per_second", labels, PORT_BYTES_PER_SECOND
-        carried = self._sent(rank)
-        yield "node_infiniband_port_data_transmitted_bytes_total", labels, carried
-        yield "node_infiniband_port_data_received_bytes_total", labels, carried
-        yield "node_infiniband_symbol_error_total", labels, float(int(errors))
-        yield from ((name, labels, 0.0) for name in _ERRORS)
+        counted = {**dict.fromkeys(RDMA_ERRORS, 0.0), "symbol": float(int(errors))}
+        details = PortDetails(PORT_BYTES_PER_SECOND, counted)
+        return PortReading(f"{_DEVICE}{self._first_gpu + place}", "1", not down, BOARD, details=details)
+
+
+def _ethernet_samples(port: PortReading, now: float) -> Iterator[HostSample]:
+    labels = {"device": port.device}
+    yield "node_network_up", labels, float(port.up)
+    if port.received is not None:
+        yield "node_network_speed_bytes", labels, 12.5e9
+        yield "node_network_receive_bytes_total", labels, port.received
+        yield "node_network_transmit_bytes_total", labels, 2e7 * now
+        yield "node_network_receive_errs_total", labels, 0.0
+        yield "node_network_receive_frame_total", labels, 0.0
+
+
+def _rdma_samples(port: PortReading, carried: float) -> Iterator[HostSample]:
+    """Yield what node_exporter shows of a port that has carried so many bytes."""
+    labels = {"device": port.device, "port": port.port}
+    board = {"device": port.device, "board_id": port.board, "firmware_version": "28.43.1014", "hca_type": "MT4129"}
+    yield "node_infiniband_info", board, 1.0
+    yield "node_infiniband_state_id", labels, 4.0 if port.up else 1.0
+    yield "node_infiniband_physical_state_id", labels, 5.0 if port.up else 3.0
+    yield "node_infiniband_rate_bytes_per_second", labels, PORT_BYTES_PER_SECOND
+    yield "node_infiniband_port_data_transmitted_bytes_total", labels, carried
+    yield "node_infiniband_port_data_received_bytes_total", labels, carried
+    errors = {} if port.details is None else port.details.errors
+    yield "node_infiniband_symbol_error_total", labels, errors.get("symbol", 0.0)
+    yield from ((name, labels, 0.0) for name in _ERRORS)
 
 
 class SimulatedNode:
@@ -129,6 +151,14 @@ class SimulatedNode:
         self.second: tuple[str, str] | None = None
         self.ahead = 0.0
         self._host = host
+
+    def take(self) -> list[PortReading]:
+        """Return what its network ports read now; it is the exporter's reader of them."""
+        return self._host.ports()
+
+    def trouble(self) -> str:
+        """Return "", for they can always be read."""
+        return ""
 
     def host_samples(self) -> Iterator[tuple[str, _Labels, float]]:
         """Yield the node_exporter samples that our rules and dashboards read."""

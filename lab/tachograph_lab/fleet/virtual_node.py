@@ -8,6 +8,7 @@ from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
 from tachograph.node.histograms import HistogramSample
+from tachograph.node.ranks import rank_ends
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, decode
 from tachograph.node.ranks.run_names import RunNames
 from tachograph.node.ranks.saved_totals import SavedTotals
@@ -41,7 +42,7 @@ class VirtualNode:
         own = Clock(monotonic=self._time, wall=lambda: self._now + node.ahead)
         config = read_config(("--socket=/nowhere/rank.sock", *flags), {})
         names = RunNames(config.run_owner, own_uid=USUAL_OWNER, user=lambda _: None)
-        self._exporter = Exporter(config, node.gpus, own, names)
+        self._exporter = Exporter(config, node.gpus, own, names, node)
         if memory is not None:
             self._exporter.table.restore(memory)
 
@@ -57,7 +58,7 @@ class VirtualNode:
         if message.frame is None:
             rank = table.lost(link, unsure=True)
             if rank is not None:
-                table.gone(rank, None if message.exit_code is None else message.exit_code << 8)
+                rank_ends.gone(rank, None if message.exit_code is None else message.exit_code << 8)
             return
         table.heard(link)
         try:
@@ -79,17 +80,17 @@ class VirtualNode:
         """Run the exporter's tick, which it does once a second."""
         self._catch_up()
         self._exporter.table.tick()
-        self._exporter.look_at_gpus()
+        self._exporter.look_at_hardware()
 
     def samples(self) -> Iterator[Sample | HistogramSample]:
         """Yield the samples of a scrape now."""
         self._catch_up()
         return iter(self._exporter.samples())
 
-    def judgement(self) -> str:
+    def api_node(self) -> str:
         """Return what its `/api/node` answers now."""
         self._catch_up()
-        return self._exporter.judgement()
+        return self._exporter.api_node()
 
     def _time(self) -> float:
         return self._now
@@ -99,5 +100,5 @@ class VirtualNode:
         while self._ticked + TICK_SECONDS <= now:
             self._now = self._ticked = self._ticked + TICK_SECONDS
             self._exporter.table.tick()
-            self._exporter.look_at_gpus()
+            self._exporter.look_at_hardware()
         self._now = now

@@ -15,6 +15,7 @@ from aiohttp import web
 from tachograph.node.app import Exporter
 from tachograph.node.clock import Clock
 from tachograph.node.config import read_config
+from tachograph.node.nic.port_reading import PortReader
 from tachograph.node.shown_gpus import GpuReader
 from tachograph_lab.live.tcp_proxy import MUTE, OPEN, SHUT, TcpProxy
 
@@ -30,7 +31,7 @@ _POLL_SECONDS = 0.01
 HostSample = tuple[str, Mapping[str, str], float]
 
 
-class Node(Protocol):
+class Node(PortReader, Protocol):
     """The state of a simulated node now; `fleet.SimulatedNode` documents each attribute."""
 
     @property
@@ -112,7 +113,7 @@ class LiveNode:
         host, port = self._inside
         config = read_config(["--web.listen-address", f"{host}:{port}", "--socket", str(self.socket), "--no-gpu"], {})
         self._stop = asyncio.Event()
-        exporter = Exporter(config, self.node.gpus, self._clock)
+        exporter = Exporter(config, self.node.gpus, self._clock, ports=self.node)
         self._life = asyncio.get_running_loop().create_task(exporter.run(self._stop))
         for _ in range(round(START_SECONDS / _POLL_SECONDS)):
             if self._life.done():

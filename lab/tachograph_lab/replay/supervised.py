@@ -131,7 +131,7 @@ class _Source(FindingSource):
         exporter = self._run.exporters.get(self._name)
         if exporter is None:
             raise HttpError("connection refused")
-        return HttpResponse(200, "OK", "application/json", exporter.judgement().encode())
+        return HttpResponse(200, "OK", "application/json", exporter.api_node().encode())
 
     def part(self, attempt_seconds: float) -> RunSeen | Unknown:
         seen = super().part(attempt_seconds)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.client.signals.checkpoints import Checkpoints, free_share
 from tachograph.wire import MAX_EVENTS
 

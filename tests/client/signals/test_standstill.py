@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 from tachograph.catalog.rank import PHASES
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.signals import standstill
-from tachograph.client.signals.standstill import EVERY_SECONDS, SWITCH, Standstill, whereabouts
+from tachograph.client.signals.standstill import EVERY_SECONDS, LONGEST_GAP_SECONDS, SWITCH, Standstill, whereabouts
 from tachograph.text.code_line import CodeLine
 from tachograph.text.code_line import whereabouts as where_in
 
@@ -25,6 +26,7 @@ class Watched:
         self.looks = 0
         monkeypatch.setattr(standstill, "perf_counter", lambda: self.now)
         monkeypatch.setattr(standstill, "whereabouts", self._look)
+        monkeypatch.setattr(standstill, "LONGEST_GAP_SECONDS", math.inf)  # it is not looked once a second here
         self.standstill = Standstill()
         self.still = 0.0
         monkeypatch.setattr(self.standstill._activity, "still_seconds", lambda now, since: self.still)
@@ -145,6 +147,25 @@ def test_before_the_first_step_a_phase_may_take_a_minute(rank: Watched) -> None:
     since = rank.now
     assert rank.after(60.0, "forward", since) == ""
     assert rank.after(1.0, "forward", since) == "look 1"
+
+
+@pytest.mark.parametrize(("phase", "limit"), [("forward", 13.0), ("init", 60.0)])
+def test_time_in_which_the_process_did_not_run_does_not_count(
+    rank: Watched, monkeypatch: pytest.MonkeyPatch, phase: str, limit: float
+) -> None:
+    """A process that was stopped or starved looks first of all when it wakes, before the rank could go on."""
+    monkeypatch.setattr(standstill, "LONGEST_GAP_SECONDS", LONGEST_GAP_SECONDS)
+    rank.steps(10)
+    since = rank.now
+    assert rank.after(600.0, phase, since) == ""
+    seconds = LONGEST_GAP_SECONDS
+    while rank.after(1.0, phase, since) == "":
+        seconds += 1.0
+    assert limit - 1.0 <= seconds <= limit
+    assert rank.standstill.stall is not None
+    stood = rank.standstill.stall
+    assert rank.after(600.0, phase, since) == "look 2", "one that stands still does so however long nobody looks"
+    assert rank.standstill.stall == stood
 
 
 def test_a_variable_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:

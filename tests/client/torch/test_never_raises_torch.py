@@ -158,10 +158,52 @@ def test_every_call_inside_a_whole_graph(
         assert recorder._calls.state.step.completed == 1
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_watched_model_is_scripted(copied: bool, torch: Any, exporter: Any, record: Make) -> None:
+    """TorchScript compiles the hooks of a model with it, and those of its layers: ours it does not see.
+
+    Hooks of the program stay what they are, an error of theirs as well; and recording goes on.
+    """
+    recorder = record()
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    recorder.watch(model, optimizer, activations=True, memory_layers=True)
+
+    def train() -> None:
+        with recorder.step():
+            model(torch.ones(3)).sum().backward()
+            optimizer.step()
+
+    train()  # the next step is a sampled one: layers have hooks
+    given = copy.deepcopy(model) if copied else model
+    scripted = torch.jit.script(given)
+    assert torch.equal(scripted(torch.ones(3)), model(torch.ones(3)))
+    hooks = list(model._forward_hooks), list(model[0]._forward_hooks)
+    seen: list[Any] = []
+    handle = given.register_forward_hook(lambda *all_: seen.append(all_))
+    with pytest.raises(RuntimeError, match="Expected a single top-level function"):
+        torch.jit.script(given)
+    handle.remove()
+    assert hooks == (list(model._forward_hooks), list(model[0]._forward_hooks))
+    train()
+    assert recorder._calls.state.clock.phases["forward"].seconds > 0
+
+
 def test_a_module_in_a_whole_graph(torch: Any, made: Any) -> None:
     """The model of the issue: phase() in its forward."""
     x = torch.ones(3)
     assert torch.equal(whole(torch, made, x), made(x))
+
+
+def test_a_watched_model_in_a_whole_graph(torch: Any, record: Make, caplog: Any) -> None:
+    """Our own hooks compile with the model, and nobody is told to move a call that the program does not make."""
+    recorder = record()
+    model = torch.nn.Linear(3, 3)
+    recorder.watch(model)
+    x = torch.ones(3)
+    with recorder.step():
+        assert torch.equal(whole(torch, model, x), model(x))
+    assert not [line for line in caplog.records if "fullgraph" in line.getMessage()]
 
 
 def test_a_graph_that_may_break_is_recorded(torch: Any, record: Make) -> None:

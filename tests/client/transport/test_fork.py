@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +139,64 @@ def test_forks_while_connecting_leak_nothing(exporter: Any, start: Start) -> Non
         """
     )
     process.hear("leaks 0")
+
+
+SCRIPT = """
+import multiprocessing, sys, time
+from tachograph import Recorder
+def say(word): print(word, flush=True)
+recorder = Recorder(run="workers")  # as many scripts do, outside of main
+def work(_):
+    return recorder._calls.records
+def train():
+    own = Recorder(run="own")
+    while not own.received: time.sleep(0.01)
+if __name__ == "__main__":
+    with multiprocessing.get_context("METHOD").Pool(2) as pool:
+        assert pool.map(work, range(4)) == [False] * 4
+        own = multiprocessing.get_context("METHOD").Process(target=train)
+        own.start(); own.join()
+    with recorder.step(): pass
+    say("alive"); time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_that_imports_the_script_again_is_no_rank(
+    method: str, exporter: Any, tmp_path: Path, until: Callable[..., Any]
+) -> None:
+    """Else it could be there before the training is back, when an exporter is restarted, and take its place.
+
+    One that makes a recorder of its own in what it was started for has one.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("METHOD", method))
+    own = {**os.environ, "TACHOGRAPH_SOCKET": str(exporter.path)}
+    with subprocess.Popen([sys.executable, script], env=own, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "alive\n"
+            exporter.wait_for(where=lambda frame: frame["metrics"]["steps_total"] == 1)
+        finally:
+            process.kill()
+    runs = [frame["run"] for frame in exporter.frames("hello")]
+    assert runs.count("workers") == 1
+    assert "own" in runs
+
+
+@pytest.mark.torch
+def test_a_loaders_worker_is_no_rank(exporter: Any, start: Start) -> None:
+    """A data set that makes a recorder of its own, in whatever process it is."""
+    process = start(
+        """
+        import torch
+        class Own(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, index): return int(Recorder(run="own")._calls.records)
+        for batch in torch.utils.data.DataLoader(Own(), num_workers=2, multiprocessing_context="fork"):
+            assert batch.tolist() == [0]
+        say("alive"); time.sleep(30)
+        """
+    )
+    process.hear("alive")
+    assert "own" not in {frame["run"] for frame in exporter.frames("hello")}

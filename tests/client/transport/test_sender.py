@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.rank import NONFINITE_SOURCES, TRAIN_METRICS, USUAL_PHASES
+from tachograph.catalog.rank import NONFINITE_SOURCES, USUAL_PHASES
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.client.recorder import Recorder
 from tachograph.client.transport import sender as module
 from tachograph.wire import MAX_EVENTS, MAX_FRAME_BYTES, MAX_RATE_HZ, bucket_index

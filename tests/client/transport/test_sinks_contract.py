@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.rank import LOGGABLE, TRAIN_METRICS, USUAL_PHASES, WORK
+from tachograph.catalog.rank import USUAL_PHASES
+from tachograph.catalog.train import LOGGABLE, TRAIN_METRICS, WORK
 from tachograph.client.core.steps import StepRecord
 from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload

@@ -46,6 +46,11 @@ NEVER_ON_A_HEALTHY_DAY = {
     "tachograph_gpu_xid_info": "there was no Xid",
     "tachograph_gpu_xid_timestamp_seconds": "there was no Xid",
     "tachograph_node_kernel_message_age_seconds": "the simulated nodes have no kernel's log",
+    "tachograph_node_port_down_seconds": "every port is up",
+    "tachograph_node_port_errors_per_second": "no port corrupts packets",
+    "tachograph_node_port_never_up_seconds": "every port is up",
+    "tachograph_node_port_recent_errors": "no port counts errors",
+    "tachograph_node_port_speed_ratio": "every port has its full speed",
     "tachograph_rank_ended_timestamp_seconds": "no rank has ended",
     "tachograph_rank_shares_gpu_info": "every rank has a GPU of its own",
     "tachograph_run_batch_changed_seconds": "the batch is what it was",
@@ -92,7 +97,6 @@ NOT_YET = {
 }
 NOT_ON_THIS_FLEET = {
     "tachograph_gpu_page_retirement_pending": "parts before Ampere",
-    "tachograph_gpu_temperature_threshold_celsius": "shown where the degrees left are not read",
     "tachograph_gpu_sm_active_ratio": "shown where the driver counts no cycles",
     "tachograph_gpu_tensor_active_ratio": "shown where the driver counts no cycles",
     "tachograph_run_amp_loss_scale": "bf16 needs no scaler",
@@ -103,6 +107,7 @@ NOT_ON_THIS_FLEET = {
     "tachograph_supervisor_actions_total": "nobody supervises the run",
     "tachograph_supervisor_blind_seconds": "nobody supervises the run",
     "tachograph_supervisor_look_age_seconds": "nobody supervises the run",
+    "tachograph_supervisor_skips": "nobody supervises the run",
     "tachograph_supervisor_question_seconds": "nobody supervises the run",
     "tachograph_supervisor_restarts_left": "nobody supervises the run",
     "tachograph_run_schedule_idle_seconds": "the loop has no watched schedule",
@@ -247,6 +252,9 @@ def test_links(play: Play) -> None:
     assert {value for _, value in played.host("node_infiniband_symbol_error_total", 1)} == {120}
     assert {value for _, value in played.host("node_infiniband_symbol_error_total", 0)} == {0}
     assert [value for _, value in played.host("node_infiniband_state_id", 0)] == [1, 4, 4, 4]
+    assert played.series("node_port_down_seconds", 0).keys() == {("mlx5_0", "1")}
+    assert played.series("node_port_errors_per_second", 1).keys() == {(f"mlx5_{place}", "1") for place in range(4)}
+    assert not played.series("node_port_down_seconds", 1) | played.series("node_port_recent_errors", 0)
     assert played.rank("rank_phase_seconds", 7)["backward",] > 15
 
 

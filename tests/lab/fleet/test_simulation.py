@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tachograph.catalog.metric import COUNTER
-from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.client.hello.identity import Identity, discover
 from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import RankState

@@ -8,8 +8,8 @@ from tachograph.blackbox import served
 from tachograph.collect import command
 from tachograph.node.config import DEFAULT_RAS
 from tachograph.node.evidence import analyses, analyst, nccl_ras, peers
-from tachograph.node.judgement.private import PUBLIC_OF_BOX
 from tachograph.node.ranks.rank_table import CAPTURE_SECONDS
+from tachograph.node.web.private import PUBLIC_OF_BOX
 
 DOCS = Path(__file__).parents[3] / "docs"
 

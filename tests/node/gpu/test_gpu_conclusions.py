@@ -339,7 +339,7 @@ def test_noise_names_no_other_gpu_each_time() -> None:
 
 
 def test_conclusions_from_the_driver_to_the_page(fake: Any, stepper: Callable[..., Any]) -> None:
-    """What NVML counts becomes a share on /metrics and in the node's own judgement, and ends with it."""
+    """What NVML counts becomes a share on /metrics and in the node's own answer, and ends with it."""
     now = 0.0
     known, collector = KnownGpus(), stepper(fake.environment())
 

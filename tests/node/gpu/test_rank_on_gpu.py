@@ -17,6 +17,7 @@ from tachograph.node.gpu.source import GpuSource
 from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.ranks.shown_ranks import ShownRanks
 
 LOST = 15
 
@@ -43,7 +44,7 @@ def test_a_process_on_a_gpu_is_the_rank_there(fake: Any, monkeypatch: pytest.Mon
     (rank,) = table.ranks()
 
     def shown(metric: Any) -> list[Any]:
-        return [sample for sample in table.samples() if sample.metric is metric]
+        return [sample for sample in ShownRanks(table).samples() if sample.metric is metric]
 
     def lost() -> bool:
         snapshot = source.snapshot()

@@ -15,6 +15,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.ranks.frames import Bye, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.ranks.shown_ranks import ShownRanks
 
 STEP = 2.0
 BROKEN_AT = 14.3
@@ -121,7 +122,7 @@ class World:
         """Return the conclusions now, by series."""
         return {
             json.dumps((sample.metric.name[11:], *sample.labels)): float(getattr(sample, "value", 0.0))
-            for sample in self.table.samples()
+            for sample in ShownRanks(self.table).samples()
             if sample.metric.name[11:] in JUDGED
         }
 

@@ -12,12 +12,13 @@ import pytest
 
 from tachograph.auto.command import FOLDER
 from tachograph.catalog import index as catalog
-from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.api.answer import NodeAnswer
 from tachograph.node.ranks import gpu_owners
 from tachograph.node.ranks.coverage import PATIENCE_SECONDS
 from tachograph.node.ranks.frames import Peer
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_names import RunNames
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.node.samples import GpuIdentity
 from tests.client.conftest import wait_until
 from tests.node.conftest import Table, TwoGpus
@@ -62,7 +63,7 @@ def after(hand: Any, table: Table, seconds: float) -> float | None:
     table.tick()
     hand.turn(seconds)
     table.tick()
-    found = [one.value for one in table.on_gpus() if one.metric is catalog.NODE_UNRECORDED_GPUS]
+    found = [one.value for one in ShownRanks(table).on_gpus() if one.metric is catalog.NODE_UNRECORDED_GPUS]
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -70,7 +71,7 @@ def after(hand: Any, table: Table, seconds: float) -> float | None:
 def said(table: Table, hand: Any) -> list[str]:
     """Return what the status page and `top` say of it, once the users' names are looked up."""
     wait_until(lambda: not any(table._names.is_awaited(uid, lambda _: True) for uid in (*NAMES, os.geteuid())))
-    judged = NodeJudgement("n", table, GPUS, None, hand.clock)
+    judged = NodeAnswer("n", table, GPUS, None, hand.clock)
     problems = [each for each in json.loads(judged.as_json())["problems"] if each["kind"] == "Coverage"]
     assert not any(each["urgent"] for each in problems)
     return [each["text"] for each in problems]

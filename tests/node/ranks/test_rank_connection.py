@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tachograph.catalog.rank import PHASES, TRAIN_METRICS
+from tachograph.catalog.rank import PHASES
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.node.exposition import OPENMETRICS, TEXT, render
 from tachograph.node.ranks import shares
 from tachograph.node.ranks.frames import Peer
@@ -23,6 +24,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.process_end import ProcessEnds
 from tachograph.node.ranks.rank_connection import BURST, RankConnection
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.wire import MAX_FRAME_BYTES
 
 
@@ -324,7 +326,7 @@ def test_no_talk_breaks_the_listener_or_the_scrape(
     witness.feed(HELLO.replace(b'"r"', b'"witness"') + STATE)
     wire().feed(b"\n".join([*talk, b""]), chunk)
     hand.turn(5.0, table.tick)
-    samples = list(table.samples())
+    samples = list(ShownRanks(table).samples())
     list(parse_text(render(samples, TEXT).decode()))
     list(parse_openmetrics(render(samples, OPENMETRICS).decode()))
     tokens = [s for s in samples if s.metric.key == "tokens_total" and s.labels == ("witness", "0")]

@@ -84,7 +84,7 @@ def test_restarts_are_remembered_as_long_as_the_run(table: Any, table_of: Any, t
 
 def test_forgotten_ranks_are_remembered_up_to_a_number(table: Any, hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender that makes up ranks without end costs a bounded memory."""
-    monkeypatch.setattr("tachograph.node.ranks.rank_table.MAX_FORGOTTEN", 3)
+    monkeypatch.setattr("tachograph.node.ranks.run.MAX_FORGOTTEN", 3)
     table.greet(object(), rank=99)
     for rank in range(10):
         table.greet(link := object(), rank=rank)
@@ -159,7 +159,7 @@ def test_another_users_past_is_not_told(table: Any, hand: Any) -> None:
 
 def test_remembering_has_an_end(table: Any, hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names without end cost no memory: the oldest is forgotten for good."""
-    monkeypatch.setattr("tachograph.node.ranks.rank_table.MAX_FORGOTTEN", 3)
+    monkeypatch.setattr("tachograph.node.ranks.earlier_processes.MAX_FORGOTTEN", 3)
     for rank in range(5):
         link, _ = lived(table, hand, rank, rank)
         table.lost(link)

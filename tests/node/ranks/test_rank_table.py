@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tachograph.node.ranks import rank_ends
 from tachograph.node.ranks.frames import Bye, Event, FrameError, Peer
 from tachograph.node.ranks.rank import Rank
-from tachograph.node.ranks.rank_table import MAX_SILENT
-from tachograph.node.ranks.run import KEPT_EVENTS
+from tachograph.node.ranks.run import KEPT_EVENTS, RankEvent, latest_events
+from tachograph.node.ranks.silent_ranks import MAX_SILENT
 
 
 class Link:
@@ -173,17 +174,17 @@ def test_the_exit_code_of_a_finished_rank_decides(table: Any, hand: Any) -> None
     rank = table.bye(link, Bye(v=1, outcome="finished"))
     hand.turn(3.0)
     for status, decides in ((0, True), (9, True), (1 << 8, False)):
-        table.exited(rank, status, decides=decides)
+        rank_ends.exited(rank, status, decides=decides)
         assert table.states() == ["finished"]
     assert rank.end_note == "its process ended later: exit code 1"
-    table.exited(rank, 1 << 8, decides=True)
+    rank_ends.exited(rank, 1 << 8, decides=True)
     assert rank.end_note == "exit code 1"
     shown = table.shown()
     assert table.states() == ["failed"]
     assert shown["rank_up", "r", "0"] == 0
     assert shown["train_failures_total", "r", "0", "software"] == 1
     assert shown["rank_ended_timestamp_seconds", "r", "0", "exit_code"] == hand.epoch
-    table.exited(rank, 1 << 8, decides=True)
+    rank_ends.exited(rank, 1 << 8, decides=True)
     assert table.shown()["train_failures_total", "r", "0", "software"] == 1
 
 
@@ -215,14 +216,14 @@ def test_an_end_without_a_bye(table: Any, hand: Any, status: int | None, reason:
     rank = table.lost(link, unsure=True)
     assert table.states() == ["running"]
     hand.turn(0.5)
-    table.gone(rank, status)
+    rank_ends.gone(rank, status)
     ends = {labels[3]: at for labels, at in table.shown().items() if labels[0] == "rank_ended_timestamp_seconds"}
     assert ends == {reason: hand.epoch}
     assert rank.end_note == note
     assert table.shown()["rank_up", "r", "0"] == (reason == "finished")
     said = [labels[-1] for labels in table.shown() if labels[0] == "run_last_words_age_seconds"]
     assert reason != "died" or said == [note.partition(",")[0]]
-    table.gone(rank)
+    rank_ends.gone(rank)
     assert rank.end_reason == reason
 
 
@@ -230,19 +231,19 @@ def test_an_orderly_end_that_is_known_late(table: Any, hand: Any) -> None:
     """A rank that was taken for dead is acquitted by its exit code; one that is back, or replaced, is not touched."""
     table.greet(link := Link())
     rank = table.lost(link, unsure=True)
-    table.gone(rank)
+    rank_ends.gone(rank)
     assert table.states() == ["dead"]
-    table.gone(rank, 0)
+    rank_ends.gone(rank, 0)
     assert table.states() == ["finished"]
     table.greet(link := Link(), table.ME)
     rank = table.lost(link, unsure=True)
-    table.gone(rank)
-    table.gone(rank, 143 << 8)
+    rank_ends.gone(rank)
+    rank_ends.gone(rank, 143 << 8)
     assert (table.states(), rank.end_reason) == (["failed"], "terminated")
     table.greet(link := Link(), table.OTHER)
     rank = table.lost(link, unsure=True)
     table.greet(again := Link(), table.OTHER)
-    table.gone(rank, 9)
+    rank_ends.gone(rank, 9)
     assert table.states() == ["running"]
     table.lost(again, unsure=True)
     table.greet(Link(), table.ME)
@@ -504,20 +505,25 @@ def test_bad_histograms_are_counted(table: Any, hand: Any) -> None:
     }  # fmt: skip
 
 
+def latest(table: Any, most: int) -> list[RankEvent]:
+    """Return the last events of all runs."""
+    return latest_events((run for _, run in table.runs()), most)
+
+
 def test_events_are_kept_once(table: Any) -> None:
     """A repeated event is known by its id within a process; another process may use the id again; the last are kept."""
     table.greet(link := Link())
     one, two = Event(id=1, kind="checkpoint_saved", time=1.0, step=4), Event(id=2, kind="loss_spike", time=2.0)
     table.tell(link, 1, events=[one])
     table.tell(link, 2, events=[one, two])
-    assert [event.event.id for event in table.latest_events(9)] == [2, 1]
+    assert [event.event.id for event in latest(table, 9)] == [2, 1]
     table.lost(link)
     table.greet(link := Link(), table.OTHER)
     table.tell(link, 1, events=[one])
-    assert len(table.latest_events(9)) == 3
+    assert len(latest(table, 9)) == 3
     table.tell(link, 2, events=[Event(id=n, kind="k", time=1.0) for n in range(2, 66)])
     table.tell(link, 3, events=[Event(id=66, kind="k", time=1.0)])
-    assert len(table.latest_events(64)) == KEPT_EVENTS
+    assert len(latest(table, 64)) == KEPT_EVENTS
 
 
 def test_each_user_has_a_share_of_the_latest_events(table: Any) -> None:
@@ -527,7 +533,7 @@ def test_each_user_has_a_share_of_the_latest_events(table: Any) -> None:
     for number in range(3):
         table.greet(link := Link(), Peer(2000, number + 1), run=f"loud {number}")
         table.tell(link, events=[Event(id=n, kind="k", time=2.0**36) for n in range(64)])
-    shown = [(event.run.partition(" ")[0], event.event.id) for event in table.latest_events(8)]
+    shown = [(event.run.partition(" ")[0], event.event.id) for event in latest(table, 8)]
     assert shown[:4] == [("loud", n) for n in range(48, 52)]
     assert shown[4:] == [("mine", n) for n in (3, 2, 1, 0)]
 

@@ -16,6 +16,7 @@ from tachograph.node.ranks.frames import FrameError, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames, slurm_jobs
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.node.samples import Sample
 
 ALICE, MALLORY, CONTAINER, EXPORTER, ROOT, UNMAPPED = 1001, 1002, 1003, 990, 0, 65534
@@ -173,7 +174,11 @@ def test_two_users_of_one_name_have_a_run_each(two_gpus: Any) -> None:
     table.hello(links[ALICE], Hello(v=1, run="llama-7b", rank=0, world_size=2), Peer(ALICE, ALICE))  # reconnected
     with pytest.raises(FrameError, match="already speaks for rank 0 of run alice/llama-7b"):
         table.hello(links[ALICE], Hello(v=1, run="llama-7b", rank=1, world_size=2), Peer(ALICE, ALICE))
-    shown = [one for one in table.samples() if isinstance(one, Sample) and one.metric.name == "tachograph_rank_info"]
+    shown = [
+        one
+        for one in ShownRanks(table).samples()
+        if isinstance(one, Sample) and one.metric.name == "tachograph_rank_info"
+    ]
     assert {one.labels[0] for one in shown} == {"alice/llama-7b", "mallory/llama-7b"}
 
 

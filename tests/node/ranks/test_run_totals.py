@@ -12,6 +12,7 @@ from tachograph.node.ranks.frames import Bye, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_totals import CounterDelta, RunTotals
+from tachograph.node.ranks.shown_ranks import ShownRanks
 
 PRODUCTIVE, LOST = "train_productive_seconds_total", "train_lost_seconds_total"
 
@@ -38,7 +39,9 @@ class Node:
         self.table.state(link, State(v=1, seq=self.seq[link], time=1.0, metrics=metrics))
 
     def shown(self) -> dict[tuple[str, ...], float]:
-        return {(s.metric.name[11:], *s.labels): getattr(s, "value", math.nan) for s in self.table.samples()}
+        return {
+            (s.metric.name[11:], *s.labels): getattr(s, "value", math.nan) for s in ShownRanks(self.table).samples()
+        }
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from tachograph.catalog.exporter import DROP_REASONS
-from tachograph.catalog.rank import PHASES, TRAIN_METRICS, USUAL_PHASES
+from tachograph.catalog.rank import PHASES, USUAL_PHASES
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.series import RankSeries

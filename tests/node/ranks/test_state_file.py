@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tachograph.node.ranks import saved_totals
+from tachograph.node.ranks.earlier_processes import EarlierProcess
 from tachograph.node.ranks.frames import Bye
-from tachograph.node.ranks.run import EarlierProcess
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.ranks.state_file import MAX_BYTES, StateFile, boot_id
 from tachograph.node.ranks.state_keeper import StateKeeper
@@ -271,7 +271,7 @@ def test_what_many_users_ranks_have_left_costs_nobody_the_sums(
     table.tell(mine, seq=1, metrics={"lost_seconds_total": {"data": 7.0}})
     for uid in range(2000, 2064):
         for rank in range(512):
-            table._remember(uid, "x" * 180, rank, EarlierProcess(1, 1.0, 0, finished=True))
+            table._earlier.remember(uid, "x" * 180, rank, EarlierProcess(1, 1.0, 0, finished=True))
     assert len(saved_totals.encode(table.saved(""))) > MAX_BYTES
 
     async def body() -> None:

@@ -13,6 +13,7 @@ from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NAMES_BURST
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.run_names import RunNames
+from tachograph.node.ranks.shown_ranks import ShownRanks
 from tachograph.supervise.policy import ACTIONS
 from tests.node.conftest import TwoGpus
 
@@ -60,10 +61,19 @@ def test_what_is_no_count_is_left_out(table: Any) -> None:
         "restart": {"done": 1, "would": 0, "asked": -1, "held": "3", "mulled": 4}, "dance": {"done": 1}, "stop": [],
         "leave": {"done": 2**60}, "x\n": {"done": 1},
     }  # fmt: skip
-    table.supervised(said(actions=actions), ME)
-    assert [key for key in supervised(table) if key[0] == "actions_total"] == [
-        ("actions_total", "r", "restart", "done")
-    ]
+    webhooks = {"forged": 3, "late": True, "taken": -1, "malformed": "3", "other": [], "eaten": 4}
+    table.supervised(said(actions=actions, webhooks=webhooks), ME)
+    assert [key for key in supervised(table) if key[0] in ("actions_total", "webhooks_total")] == [
+        ("actions_total", "r", "restart", "done"), ("webhooks_total", "r", "forged"),
+    ]  # fmt: skip
+
+
+def test_what_is_left_out_is_named(table: Any) -> None:
+    """As a person reads steps; it is over with its supervisor."""
+    table.supervised(said(skipped={"first": 48_000, "last": 48_029, "times": 2}), ME)
+    assert supervised(table)["skips", "r", "48,000-48,029"] == 2
+    table.supervised(said(skipped={"first": 48_000, "last": 48_029, "times": 2}, ended=True), ME)
+    assert "skips" not in {name for name, *_ in supervised(table)}
 
 
 @pytest.mark.parametrize("over", [{"mode": "fast"}, {"run": ""}, {"run": "a\nb"}, {"blind_seconds": -1}, {"run": 3}])
@@ -92,7 +102,7 @@ def test_a_neighbour_does_not_speak_for_anothers_supervisor(hand: Any) -> None:
     table.supervised(said("llama"), ME)
     table.supervised(said("llama", mode="failed", blind_seconds=900), RUDE)
     table.supervised(said("alice/llama", mode="failed"), RUDE)
-    shown = {s.labels for s in table.samples() if s.metric is catalog.SUPERVISOR_LOOK_AGE}
+    shown = {s.labels for s in ShownRanks(table).samples() if s.metric is catalog.SUPERVISOR_LOOK_AGE}
     assert shown == {("alice/llama", "act"), ("mallory/llama", "failed"), ("mallory/alice/llama", "failed")}
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tachograph.catalog import index as catalog
-from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.api.answer import NodeAnswer
 from tachograph.node.ranks.frames import Bye, FrameError, Hello, decode
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank import Peer
@@ -51,7 +51,7 @@ said = st.lists(st.tuples(st.integers(0, 3), st.floats(0, 90), state | bye | st.
 
 def drawn(table: RankTable, hand: Any, *shown: Any, sections: Sections | None = None) -> str:
     gpus, snapshot = shown or ((), None)
-    judged = NodeJudgement("node-27", table, gpus, snapshot, hand.clock)
+    judged = NodeAnswer("node-27", table, gpus, snapshot, hand.clock)
     html = status_page(judged, table, {}, sections or Sections(hand.clock))
     if FAILED not in html:
         conforms("api-node", judged.as_json())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
-from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.api.answer import NodeAnswer
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
@@ -56,7 +56,7 @@ def table(hand: Any, two_gpus: Any) -> RankTable:
 
 def page(table: RankTable, hand: Any, gpus: Any = (), snapshot: GpuSnapshot | None = None) -> str:
     return status_page(
-        NodeJudgement("node-27", table, gpus, snapshot, hand.clock), table, {"State": "ready"}, Sections(hand.clock)
+        NodeAnswer("node-27", table, gpus, snapshot, hand.clock), table, {"State": "ready"}, Sections(hand.clock)
     )
 
 

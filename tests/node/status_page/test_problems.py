@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from tachograph.catalog import index as catalog
+from tachograph.node.api.answer import NodeAnswer
 from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
-from tachograph.node.judgement.node import NodeJudgement
+from tachograph.node.ranks import rank_ends
 from tachograph.node.ranks.frames import Bye, Event, Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
@@ -100,8 +101,8 @@ class Node:
     def page(self, gpus: Any = (), snapshot: GpuSnapshot | None = None) -> str:
         return status_page(self.judged(gpus, snapshot), self.table, {"State": "ready"}, Sections(self.hand.clock))
 
-    def judged(self, gpus: Any = (), snapshot: GpuSnapshot | None = None, **reader: bool) -> NodeJudgement:
-        return NodeJudgement("node-27", self.table, gpus, snapshot, self.hand.clock, **reader)
+    def judged(self, gpus: Any = (), snapshot: GpuSnapshot | None = None, **reader: bool) -> NodeAnswer:
+        return NodeAnswer("node-27", self.table, gpus, snapshot, self.hand.clock, **reader)
 
     def problems(self, *given: Any) -> list[str]:
         return [" ".join(item.split()) for item in Text(self.page(*given)).items]
@@ -247,7 +248,7 @@ def test_an_exit_code_is_a_reason(node: Node) -> None:
         "Rank failed Rank 0 of run llama-7b failed 3.0 s ago: exit code 1 after ValueError: mine",
     ]
     finished = node.table.bye(("llama-7b", 1), Bye(v=1, outcome="finished"))
-    node.table.exited(finished, 3 << 8, decides=True)
+    rank_ends.exited(finished, 3 << 8, decides=True)
     assert finished.end_note == "exit code 3"
     assert node.problems()[0].startswith("Rank failed Ranks 0, 1 of run llama-7b failed, rank 0 first, 3.0 s ago")
 

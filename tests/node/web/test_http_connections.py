@@ -21,7 +21,6 @@ import pytest
 from aiohttp import web
 
 from tachograph.catalog import index as catalog
-from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
 from tachograph.node.samples import Sample
 from tachograph.node.web.http_connections import (
@@ -33,6 +32,7 @@ from tachograph.node.web.http_connections import (
     HttpConnections,
 )
 from tachograph.node.web.listening_sockets import listening_sockets
+from tachograph.node.web.private import MayRead
 from tachograph.node.web.server import Pages, Server
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
@@ -79,7 +79,7 @@ class Port:
         pages = Pages(
             samples=self._samples,
             status_page=self._status_page,
-            judgement=self._status_page,
+            api_node=self._status_page,
             ready=lambda: (True, "ready\n"),
             generation=lambda: self.generation,
         )

@@ -25,7 +25,7 @@ from tachograph.client.core.misuse import Misuse
 from tachograph.client.hello.identity import Identity
 from tachograph.client.hello.workload import Workload
 from tachograph.client.transport.rank_state import RankState
-from tachograph.node.judgement.private import PUBLIC_OF_BOX, public_box
+from tachograph.node.web.private import PUBLIC_OF_BOX, public_box
 from tachograph.node.web.readers import PeerUser, Reader, SiteReaders, read_site_readers
 from tachograph.servers.http_client import _own_exporter
 from tachograph.servers.server_address import DEFAULT_PORT

@@ -18,7 +18,7 @@ from tachograph.node.xid.kernel_events import (
     SHOWN_SECONDS,
     KernelEvents,
 )
-from tachograph.text.printable import LONGEST_PLAIN, plain
+from tachograph.text.plain import LONGEST_PLAIN, plain
 
 NFS = "nfs: server fs01 not responding, still trying"
 OOM = "Memory cgroup out of memory: Killed process {} (python3) total-vm:1kB"

@@ -9,7 +9,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
-from tachograph.catalog.rank import PHASES, WORK
+from tachograph.catalog.rank import PHASES
+from tachograph.catalog.train import WORK
 from tachograph.client.core.compiled import UnseenStep, in_graph, whole_graph
 from tachograph.client.core.counters import Counter
 from tachograph.client.core.notice import notice

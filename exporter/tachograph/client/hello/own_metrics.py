@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import cast
 
-from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.client.core.misuse import Misuse
 from tachograph.client.core.notice import shown
 from tachograph.wire import MAX_DESCRIPTION_BYTES, MAX_OWN_METRICS, cut
 
-_NAME = re.compile("[a-z][a-z0-9_]{0,63}")
+_NAME = "[a-z][a-z0-9_]{0,63}"
 _USE = "Recorder(metrics=…)"
 
 
@@ -24,7 +24,7 @@ def own_metrics(given: object, misuse: Misuse) -> dict[str, str]:
     found: dict[str, str] = {}
     items = dict.items(cast("dict[object, object]", given))  # dict's own: a subclass may do anything
     for name, text in items:
-        if type(name) is not str or not _NAME.fullmatch(name):
+        if type(name) is not str or not re.fullmatch(_NAME, name):
             word = shown(name)[:40]
             misuse.note("wrong_type", f"{_USE}: {word}", "is no name: expected a-z, then a-z, 0-9 and _, 64 at most")
         elif name in TRAIN_METRICS:

@@ -7,7 +7,7 @@ from math import inf
 from time import monotonic, time
 from weakref import ref
 
-from tachograph.catalog.rank import LOGGABLE, WORK
+from tachograph.catalog.train import LOGGABLE, WORK
 from tachograph.client.core.misuse import WORD_LENGTH, Misuse, named
 from tachograph.client.core.scalars import SPREAD, Copy, Reading, number, read
 from tachograph.client.core.steps import VOID, Step

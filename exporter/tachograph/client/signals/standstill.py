@@ -32,6 +32,10 @@ the first."""
 EVERY_SECONDS = 10.0
 """How often a rank that stands still is looked at again."""
 
+LONGEST_GAP_SECONDS = 3.0
+"""It is looked once a second. Where more time has passed, the process itself did not run: it was stopped, its machine
+suspended or overloaded. Then a rank that is as quick as ever would seem to have stood still, so more does not count."""
+
 SWITCH = "TACHOGRAPH_STACKS"
 """The variable that turns this off, with 0."""
 
@@ -67,6 +71,9 @@ class Standstill:
         self._longest = dict.fromkeys(PAUSES, 0.0)
         self._saved = 0.0
         self._activity = ProcessActivity()
+        self._asked = perf_counter()
+        self._lost = 0.0
+        """Seconds of the present phase in which the process did not run."""
         self._looked: float | None = None
         self._where = ""
 
@@ -84,6 +91,7 @@ class Standstill:
         now = perf_counter()
         before, began = self._phase
         self._phase = phase, since
+        self._leave_out(now, is_new=began != since)
         if before in self._longest and began != since:
             self._longest[before] = max(self._longest[before], since - began)
         if phase in self._longest and self._moved is not None:
@@ -98,6 +106,14 @@ class Standstill:
             self._where = ""  # what was seen belongs to another phase
         return self._where
 
+    def _leave_out(self, now: float, *, is_new: bool) -> None:
+        """Leave out the time in which the process did not run, unless the rank has stood still already."""
+        gap, self._asked = now - self._asked, now
+        lost = max(0.0, gap - LONGEST_GAP_SECONDS) if self.stall is None else 0.0
+        self._lost = lost + (0.0 if is_new else self._lost)
+        if self._moved is not None:
+            self._moved = min(now, self._moved + lost)
+
     def look(self) -> str:
         """Return where the rank is now, whether it stands still or not."""
         return whereabouts(self.thread)
@@ -106,11 +122,11 @@ class Standstill:
         if phase in self._longest:
             longest = self._longest[phase]
             least = KNOWN_PAUSE_SECONDS if longest else PAUSE_SECONDS
-            limit, began, is_pause = max(least, PAUSE_FACTOR * longest), since, True
+            limit, began, is_pause = max(least, PAUSE_FACTOR * longest), since + self._lost, True
             if longest >= SHORTEST_SAVE_SECONDS and self.still > STANDSTILL_SECONDS:
                 limit, is_pause = max(self._overdue, PAUSE_FACTOR * longest), False
         elif self._moved is None:
-            limit, began, is_pause = PAUSE_SECONDS, since, True
+            limit, began, is_pause = PAUSE_SECONDS, since + self._lost, True
         else:
             limit, began, is_pause = self._overdue, self._moved, False
         return Stall(began, is_pause) if now - began > limit else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import inf, isclose
 from operator import itemgetter
 
-from tachograph.catalog.rank import WORK
+from tachograph.catalog.train import WORK
 from tachograph.client.core.steps import Step
 
 TOKENS, SAMPLES, FLOPS = WORK.values()

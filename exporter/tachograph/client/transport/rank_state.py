@@ -10,7 +10,8 @@ from functools import partial
 from math import isfinite
 from operator import methodcaller
 
-from tachograph.catalog.rank import PHASES, TRAIN_METRICS, USUAL_PHASES
+from tachograph.catalog.rank import PHASES, USUAL_PHASES
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.client.core.arguments import LARGEST
 from tachograph.client.core.batches import LoaderWatch
 from tachograph.client.core.counters import Counter

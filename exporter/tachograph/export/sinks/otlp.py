@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.metric import COUNTER
-from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.export.sinks.open_telemetry import EXPORT_SECONDS, resource, silence_sdk
 
 if TYPE_CHECKING:

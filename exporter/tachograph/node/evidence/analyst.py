@@ -26,7 +26,7 @@ from tachograph.blackbox.served import ServedBox, ServedRun, known_ranks
 from tachograph.blackbox.verdict import judge
 from tachograph.node.evidence import peers as others
 from tachograph.node.evidence.request import Request, read_request
-from tachograph.node.judgement.private import public_box
+from tachograph.node.web.private import public_box
 from tachograph.processes.die_with_parent import die_with_parent
 
 CPU_SECONDS = 30

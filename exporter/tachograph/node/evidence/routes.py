@@ -29,10 +29,10 @@ from tachograph.node.evidence import nccl_ras
 from tachograph.node.evidence.analyses import Analyses, Analysis, AnalysisError, Asker, BusyError
 from tachograph.node.evidence.nccl_ras import RasAnswer, RasError
 from tachograph.node.evidence.request import Request
-from tachograph.node.judgement.private import public_box
 from tachograph.node.ranks.boxes import Box
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.web.private import public_box
 from tachograph.node.web.readers import STRANGER, Reader
 from tachograph.node.web.server import ReaderOf
 from tachograph.text.humanize import plural

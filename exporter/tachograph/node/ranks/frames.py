@@ -94,6 +94,20 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
         return shown
 
 
+class Welcome(NamedTuple):
+    """The answer to an accepted hello."""
+
+    last_step: int | None
+    ended: float | None
+    """Unix time of the last heartbeat of an earlier process of this rank, None if none is known."""
+    ended_seconds: float | None
+    """How long ago that was."""
+    superseded: object | None
+    """The connection that represented this rank until now."""
+    run: str
+    """The name by which the run is shown."""
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something that happened once; `id` rises within a process, so that a repeated event is recognized."""
 
@@ -192,10 +206,19 @@ class Question(msgspec.Struct, frozen=True):
     seconds: Age
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """The steps, from the first to the last, whose batches a supervisor has had left out most often, and how often."""
+
+    first: Count
+    last: Count
+    times: Count
+
+
 class Supervision(msgspec.Struct, tag="supervisor", frozen=True):
     """A report of a run's supervisor on itself: all totals, so that the next frame makes up for a lost one.
 
-    `actions` counts by action and outcome. `ended`: it says so for the last time. Actions that are none are left out.
+    `actions` counts by action and outcome, `webhooks` by outcome; those that are none are left out. `ended`: it says so
+    for the last time.
     """
 
     v: int
@@ -205,10 +228,12 @@ class Supervision(msgspec.Struct, tag="supervisor", frozen=True):
     blind_seconds: Age = 0.0
     restarts_left: Count | None = None
     actions: dict[str, Any] = {}
+    webhooks: dict[str, Any] = {}
     recovery_seconds: Age | None = None
     lost_steps: Count = 0
     saved_gpu_seconds: Age = 0.0
     questions: Annotated[list[Question], msgspec.Meta(max_length=MOST_QUESTIONS)] = []
+    skipped: Skipped | None = None
     ended: bool = False
 
     def __post_init__(self) -> None:

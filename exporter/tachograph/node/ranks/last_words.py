@@ -13,11 +13,15 @@ from typing import NamedTuple
 
 from tachograph.catalog.rank import CATEGORY_OF_REASON
 from tachograph.signatures import table as signatures
-from tachograph.text.printable import plain
+from tachograph.text.plain import plain
 from tachograph.text.redact import redact
 
 LONGEST = 256
 """Characters of a message that are looked at: the patterns take 2 ms at most for so many, whatever they are."""
+
+END_SHOWN_SECONDS = 120.0
+"""Time for which the end of a rank's process is shown even if the next one has begun: a launcher may restart it before
+a scrape has seen the end, and who ended first is known only when every node of the run has been scraped."""
 
 _TOLD = ("terminated", "interrupted")
 _UNSPECIFIC = ("exit_code", "exception")
@@ -33,6 +37,26 @@ class LastWords(NamedTuple):
 
 
 SILENCE = LastWords()
+
+
+class EarlierEnd(NamedTuple):
+    """How an earlier process of a rank ended: when, and when it began, by the monotonic clock.
+
+    `ended` is when that was seen, `at` when it failed, if it said so before. `restarts` counts the processes of the
+    rank before it.
+    """
+
+    ended: float
+    at: float
+    began: float
+    restarts: int
+    reason: str
+    said: LastWords
+    step: int | None
+
+    def shown(self, now: float) -> tuple[float, str] | None:
+        """Return when and why it ended, as long as that is shown beside the next process."""
+        return None if now - self.ended >= END_SHOWN_SECONDS else (self.at, self.reason)
 
 
 @lru_cache(maxsize=64)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from tachograph.catalog import index as catalog
-from tachograph.node.histograms import MOST, Buckets, parse
+from tachograph.node.histograms import MOST, Buckets
 from tachograph.node.process_status import numbers
 from tachograph.node.ranks.claims import Claims
 from tachograph.node.ranks.frames import Event, Hello, Peer, State
 from tachograph.node.ranks.gpu_placement import DeviceGrant, GpuPlacement
 from tachograph.node.ranks.iterations import Iterations
-from tachograph.node.ranks.last_words import SILENCE, LastWords, last_words
+from tachograph.node.ranks.last_words import SILENCE, EarlierEnd, LastWords, last_words
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NamedRank, NewNames
 from tachograph.node.ranks.raised import Raised, known_reason, raised
+from tachograph.node.ranks.rank_histograms import RankHistograms
+from tachograph.node.ranks.rank_progress import RankProgress
 from tachograph.node.ranks.recent_steps import RecentSteps
 from tachograph.node.ranks.run_totals import CounterDelta
 from tachograph.node.ranks.save_times import SaveTimes
@@ -27,48 +27,18 @@ from tachograph.node.ranks.series import RankSeries
 from tachograph.node.ranks.stack_memory import StackMemory, StuckProcess
 from tachograph.node.ranks.told_moment import ToldMoment
 from tachograph.node.ranks.unsaid import Unsaid
-from tachograph.node.samples import GpuIdentity
 from tachograph.processes.process_tree import started_at
 from tachograph.text import humanize
 from tachograph.wire import MAX_PATH_BYTES, MAX_WHERE_BYTES
 
 MAX_DEVICES_BYTES = 1024
 DEFAULT_PRECISION = "bf16"
-END_SHOWN_SECONDS = 120.0
-"""Time for which the end of a rank's process is shown even if the next one has begun: a launcher may restart it before
-a scrape has seen the end, and who ended first is known only when every node of the run has been scraped."""
 
-_NOTHING = Buckets()
 _PHASES = catalog.TRAIN_PHASE_SECONDS.key
 _STEP = catalog.TRAIN_STEP.key
 _STEPS = catalog.TRAIN_STEPS.key
 _SAVED = catalog.TRAIN_CHECKPOINT_TIMESTAMP.key
 _NONFINITE = catalog.TRAIN_LOSS_NONFINITE_TIMESTAMP.key
-
-
-@dataclass(frozen=True)
-class RankEvent:
-    """An event, and the rank that reported it."""
-
-    run: str
-    rank: int
-    event: Event
-
-
-class EarlierEnd(NamedTuple):
-    """How an earlier process of a rank ended: when, and when it began, by the monotonic clock.
-
-    `ended` is when that was seen, `at` when it failed, if it said so before. `restarts` counts the processes of the
-    rank before it.
-    """
-
-    ended: float
-    at: float
-    began: float
-    restarts: int
-    reason: str
-    said: LastWords
-    step: int | None
 
 
 class Rank:
@@ -141,13 +111,11 @@ class Rank:
         self.iterations = Iterations()
         self.saves = SaveTimes()
         self.unsaid = Unsaid()
-        self._counted = 0.0
         self.seq = -1
         self._catching_up = False
         self.step: int | None = None
-        self._progress, self._phase_since = ToldMoment(), ToldMoment()
-        self._saved, self._nonfinite = ToldMoment(), ToldMoment()
-        self.progress_wall: float | None = None
+        self.progressed = RankProgress()
+        self._phase_since, self._saved, self._nonfinite = ToldMoment(), ToldMoment(), ToldMoment()
         self.started: float | None = None
         self.started_wall = 0.0
         self.phase: str | None = None
@@ -161,7 +129,7 @@ class Rank:
         self._raised: Raised | None = None
         self._last_raised: Raised | None = None
         self._last_event = -1
-        self._observed: dict[str, Buckets] = {}
+        self.histograms = RankHistograms(self._drops)
 
     def name(self, names: NewNames) -> bool:
         """Give the rank series if its user's names have room for them; return whether they had."""
@@ -204,86 +172,23 @@ class Rank:
         self.seq, self.step = saved.seq, saved.step
         self.began = self.began if saved.began is None else saved.began
         self.started, self.started_wall = saved.started, saved.started_wall
-        self._progress, self._counted = ToldMoment(saved.progress, saved.progress_told), saved.steps
+        self.progressed.resume(saved)
+        self.histograms.resume(saved)
         self.series.merged = {key: dict(values) for key, values in saved.merged.items() if key in catalog.TRAIN_METRICS}
-        self._observed = {
-            key: Buckets(saved.fine.get(key, counts), total, key in saved.fine)
-            for key, (counts, total) in saved.observed.items()
-        }
 
-    def saved(self) -> SavedProcess:
-        """Return what `resume` needs."""
-        hello = self.hello
-        return SavedProcess(
-            rank=hello.rank,
-            uid=self.peer.uid,
-            pid=self.peer.pid,
-            hello_pid=hello.pid,
-            attempt=hello.attempt,
-            restarts=self.restarts,
-            seq=self.seq,
-            step=self.step,
-            heartbeat=self.heartbeat,
-            finished=self.outcome == "finished",
-            merged={key: dict(values) for key, values in self.series.merged.items()},
-            observed={key: (dict(seen.coarse()), seen.sum) for key, seen in self._observed.items()},
-            fine={key: dict(seen.counts) for key, seen in self._observed.items() if seen.fine},
-            heard=self.heard,
-            steps=self._counted,
-            progress=self.progress,
-            progress_told=self._progress.told,
-            began=self.began,
-            started=self.started,
-            started_wall=self.started_wall,
-            end=self._saved_end(),
-        )
-
-    def _saved_end(self) -> SavedEnd | None:
-        if self.ended is None:
-            return None
-        gpu = self.placement.gpu
-        return SavedEnd(
-            outcome=self.outcome,  # type: ignore[arg-type]
-            reason=self.end_reason,
-            ended=self.ended,
-            at=self.ended_at,
-            category=self._last_words.category,
-            line=self._last_words.line,
-            note=self.end_note,
-            world_size=self.hello.world_size,
-            local_rank=self.hello.local_rank,
-            config=list(self.config),
-            gpu=("", "", "") if gpu is None else (gpu.index, gpu.uuid, gpu.name),
-            confirmed=self.placement.confirmed,
-        )
-
-    @classmethod
-    def ended_before(
-        cls, run: str, saved: SavedProcess, end: SavedEnd, limits: Limits, drops: Counter[str], *, role: str = ""
-    ) -> Rank:
-        """Return a rank whose process ended while a previous exporter ran, as that saved it."""
-        facts = dict(zip(catalog.TRAIN_CONFIG_INFO.labels[2:], end.config, strict=False))
-        said = Hello(
-            v=1, run="-", rank=saved.rank, local_rank=end.local_rank, world_size=end.world_size, attempt=saved.attempt,
-            pid=saved.hello_pid, uuid=end.gpu[1] or None, facts=facts, role=role,
-        ).shown_as(run)  # fmt: skip
-        rank = cls(said, Peer(saved.uid, saved.pid), None, limits, drops, restarts=saved.restarts, first=False)
-        rank.resume(saved)
-        rank.heartbeat, rank.heard = saved.heartbeat, end.ended if saved.heard is None else saved.heard
-        rank.ended, rank.ended_at = end.ended, end.at
-        rank.outcome, rank.end_note = end.outcome, end.note
-        rank.end_reason = known_reason(end.reason) if end.outcome == "failed" else end.reason
-        rank._last_words = LastWords(end.category, end.line)
-        if end.gpu[1]:
-            rank.placement = GpuPlacement(GpuIdentity(*end.gpu), confirmed=end.confirmed)
-        return rank
+    def end_as(self, saved: SavedEnd) -> None:
+        """End as its process did while a previous exporter ran."""
+        self.ended, self.ended_at = saved.ended, saved.at
+        self.outcome, self.end_note = saved.outcome, saved.note
+        self.end_reason = known_reason(saved.reason) if saved.outcome == "failed" else saved.reason
+        self._last_words = LastWords(saved.category, saved.line)
 
     def skip(self, seconds: float, now: float) -> None:
         """Leave out seconds in which the exporter did not run, as where its node was suspended."""
         self._skipped = now, seconds
         if self._told is not None:
             self._told = min(now, self._told + seconds)
-        for moment in (self._progress, self._phase_since, self._nonfinite):
+        for moment in (self.progressed, self._phase_since, self._nonfinite):
             moment.skip(seconds, now)
         if self._raised is not None:
             self._raised = self._raised._replace(seen=min(now, self._raised.seen + seconds))
@@ -373,12 +278,13 @@ class Rank:
         self.unsaid.take(self.series, state, now)
         if self._catching_up:
             deltas = [delta._replace(number=0.0) for delta in deltas]
-        self._note_progress(state, now, before)
+        age = self._counted_age(state.progress_seconds, now)
+        self.progressed.take_state(state, self.series.total(_STEPS) or 0.0, now, before, age)
         if state.phase_since is None and state.phase_seconds is None and self.progress is not None:
             self._phase_since.at = max(self._phase_since.at or now, self.progress)
         self._saved.take(self.series.gauge(_SAVED), state.time, now, before)
         self._nonfinite.take(self.series.gauge(_NONFINITE), state.time, now, before)
-        self._recent.take(self.series, now, self.progress, self.progress_wall)
+        self._recent.take(self.series, now, self.progressed.at, self.progressed.wall)
         self.iterations.take(self.series, self.phase, self.phase_seconds(now))
         self.saves.take(self.series, self.phase)
         if self.started is None:
@@ -400,22 +306,6 @@ class Rank:
         if self._phase_since.at is None:
             self._phase_since.at = now
 
-    def _note_progress(self, state: State, now: float, before: float | None) -> None:
-        """Note when the last step was completed: as the rank says, else when it was first heard to count one more."""
-        counted = self.series.total(_STEPS) or 0.0
-        if state.progress_time is not None or state.progress_seconds is not None:
-            age = self._counted_age(state.progress_seconds, now)
-            self._progress.take(state.progress_time, state.time, now, before, age)
-        elif counted > self._counted:
-            self._progress.at = now
-        if state.progress_time is not None:
-            self.progress_wall = state.progress_time
-        elif state.progress_seconds is not None:
-            self.progress_wall = state.time - state.progress_seconds
-        elif counted > self._counted:
-            self.progress_wall = state.time
-        self._counted = counted
-
     def _counted_age(self, age: float | None, now: float) -> float | None:
         """Return an age by a rank's monotonic clock without what was left out last."""
         at, seconds = self._skipped
@@ -430,21 +320,7 @@ class Rank:
 
     def observations(self, state: State) -> Iterator[tuple[str, Buckets, Buckets]]:
         """Yield each histogram of a state: its key, its present and its previous buckets."""
-        for key, value in state.histograms.items():
-            if key not in catalog.TRAIN_HISTOGRAMS:
-                self._drops["unknown_metric"] += 1
-                continue
-            try:
-                now = parse(value)
-            except ValueError:
-                self._drops["bad_histogram"] += 1
-                continue
-            before = now if self._catching_up else self._observed.get(key, _NOTHING)
-            if now.fell_from(before):
-                self._drops["counter_decrease"] += 1
-            else:
-                self._observed[key] = now
-                yield key, now, before
+        return self.histograms.take(state.histograms, catching_up=self._catching_up)
 
     @property
     def pid(self) -> str:
@@ -480,7 +356,7 @@ class Rank:
     @property
     def progress(self) -> float | None:
         """When its last step was completed; None before the first."""
-        return self._progress.at
+        return self.progressed.at
 
     @property
     def saved_at(self) -> float | None:
@@ -506,12 +382,8 @@ class Rank:
 
     def last_end(self, now: float) -> tuple[float, str] | None:
         """Return the end of this process, which may live on, or, for a while, of the one before it."""
-        if (found := self.end_at(now)) is not None:
-            return found
         earlier = self.earlier_end
-        if earlier is None or now - earlier.ended >= END_SHOWN_SECONDS:
-            return None
-        return earlier.at, earlier.reason
+        return self.end_at(now) or (None if earlier is None else earlier.shown(now))
 
     def _words(self, reason: str, message: str) -> LastWords:
         said = last_words(reason, message)

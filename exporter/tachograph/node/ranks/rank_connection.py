@@ -13,6 +13,7 @@ from typing import cast
 
 import msgspec
 
+from tachograph.node.ranks import rank_ends
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, Supervision, Unrecorded, decode
 from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
 from tachograph.node.ranks.rank import Rank
@@ -169,7 +170,7 @@ class RankConnection(asyncio.BufferedProtocol):
     def _gone(self, rank: Rank, status: int | None) -> None:
         """Conclude how the process of a rank ended, and log that."""
         before = rank.outcome
-        self._table.gone(rank, status)
+        rank_ends.gone(rank, status)
         if rank.outcome == before:
             return
         who = {**self._who(rank), "end": rank.end_note or "unknown"}
@@ -369,7 +370,7 @@ class RankConnection(asyncio.BufferedProtocol):
             return
 
         def exited(status: int) -> None:
-            self._table.exited(rank, status, decides=decides)
+            rank_ends.exited(rank, status, decides=decides)
             if rank.end_note:
                 what = "rank failed" if rank.outcome == "failed" else "process ended badly"
                 _log.info(f"{what} after it said that it finished", extra={**self._who(rank), "end": rank.end_note})

@@ -55,8 +55,8 @@ def _known(rank: Rank, now: float, wall: float, *, state: str, peak_flops: float
         return shown
     if rank.started is not None and not rank.outcome:
         shown.append(Sample(catalog.RANK_START, key, rank.started_wall))
-    if rank.progress_wall is not None:
-        shown.append(Sample(catalog.RANK_PROGRESS, key, rank.progress_wall))
+    if rank.progressed.wall is not None:
+        shown.append(Sample(catalog.RANK_PROGRESS, key, rank.progressed.wall))
     if rank.phase is not None and (seconds := rank.phase_seconds(now)) is not None:
         shown.append(Sample(catalog.RANK_PHASE, (*key, rank.phase), seconds))
     if peak_flops is not None and not rank.outcome:

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
-from typing import NamedTuple, Protocol, runtime_checkable
 
 from tachograph.catalog import index as catalog
-from tachograph.catalog.metric import ALL
 from tachograph.node.clock import Clock
-from tachograph.node.histograms import MOST, HistogramSample, RunHistogram
+from tachograph.node.histograms import HistogramSample
+from tachograph.node.ranks import rank_ends
 from tachograph.node.ranks.boxes import Boxes
 from tachograph.node.ranks.conclusions.run import RunConclusions
-from tachograph.node.ranks.conclusions.settings import tier_of
 from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.ranks.coverage import UnrecordedProcesses
-from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, Supervision
+from tachograph.node.ranks.earlier_processes import EarlierProcess, EarlierProcesses
+from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, State, Supervision, Welcome
 from tachograph.node.ranks.limits import Limits
-from tachograph.node.ranks.process_end import asked_to_end, in_words
-from tachograph.node.ranks.rank import Rank, RankEvent
+from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_gpus import GpuFacts, RankGpus
-from tachograph.node.ranks.rank_samples import rank_samples
-from tachograph.node.ranks.run import EarlierProcess, Run
+from tachograph.node.ranks.run import Run
 from tachograph.node.ranks.run_names import MAX_SHOWN_BYTES, RunNames
-from tachograph.node.ranks.saved_totals import VERSION, SavedRank, SavedTotals
+from tachograph.node.ranks.saved_ranks import ended_before
+from tachograph.node.ranks.saved_totals import VERSION, SavedTotals
 from tachograph.node.ranks.shares import Shares
+from tachograph.node.ranks.silent_ranks import look_at_processes
 from tachograph.node.ranks.stack_memory import StackMemory
 from tachograph.node.ranks.supervisors import SUPERVISOR, Supervisors
 from tachograph.node.samples import Sample
@@ -41,41 +37,8 @@ LONGEST_TICK = 3.0
 """If two ticks are further apart, the exporter itself did not run: the silence of its ranks does not count, nor does
 their time without a step beyond this."""
 
-MAX_USERS = 64
-MAX_FORGOTTEN = 512
-"""Forgotten ranks of one user whose last step is kept, since a requeued job may come back after hours: more than any
-node has, fewer than a malicious sender can make up."""
-
-MAX_SILENT = 16
-"""Silent processes that are looked at each second, of all users together."""
-
 CAPTURE_SECONDS = 10.0
 """How often, at most, the ranks of a run are asked for their boxes: taking one holds a rank's Python for a moment."""
-
-_log = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class Askable(Protocol):
-    """A link that can ask its rank for something."""
-
-    def ask_for_box(self, reason: str) -> None:
-        """Ask the rank for its box."""
-        ...
-
-
-class Welcome(NamedTuple):
-    """The answer to an accepted hello."""
-
-    last_step: int | None
-    ended: float | None
-    """Unix time of the last heartbeat of an earlier process of this rank, None if none is known."""
-    ended_seconds: float | None
-    """How long ago that was."""
-    superseded: object | None
-    """The connection that represented this rank until now."""
-    run: str
-    """The name by which the run is shown."""
 
 
 class RankTable:
@@ -90,7 +53,7 @@ class RankTable:
         self._by_link: dict[object, Rank] = {}
         self._said_bye: dict[object, Rank] = {}
         """The ranks of open connections that have said bye: the box of a failure comes after it."""
-        self._past: dict[int, dict[tuple[str, int], EarlierProcess]] = {}
+        self._earlier = EarlierProcesses()
         self._ticked = self._restored = clock.monotonic()
         self.site_limits: Mapping[str, float] = {}
         """The site's limits by name, for runs that set none of their own."""
@@ -115,16 +78,16 @@ class RankTable:
         hello = hello.shown_as(self._names.shown(hello, peer, self._has_ranks))
         old = self._claimable(link, hello, peer)
         if old is not None and not old.same_process(hello, peer):
-            self.gone(old)
+            rank_ends.gone(old)
         run = self._runs.get(hello.run) or self._new_run(hello, peer.uid)
         absent = run.absent.get(hello.rank)
-        rank = self._speaker_of(run, hello, peer, link)
+        rank = run.speaker(link, hello, peer, self._limits, self.dropped)
         if old is None:
             self._make_room(peer.uid)
         self._runs[hello.run] = run
         run.absent.pop(hello.rank, None)
         same = rank is old or (absent is not None and absent.is_of(hello, peer))
-        earlier = self._past.get(peer.uid, {}).pop((hello.run, hello.rank), None)
+        earlier = self._earlier.pop(peer.uid, hello.run, hello.rank)
         if old is not None:
             earlier = EarlierProcess.of(old)
         elif absent is not None:
@@ -172,47 +135,13 @@ class RankTable:
         self.boxes.drop_of_others(hello.run, owner)
         return Run(owner, hello.role)
 
-    def _speaker_of(self, run: Run, hello: Hello, peer: Peer, link: object) -> Rank:
-        """Return the rank for a process: the one it had, or a new one that continues from what is known."""
-        old, absent = run.ranks.get(hello.rank), run.absent.get(hello.rank)
-        if old is not None and old.same_process(hello, peer) and old.outcome in ("", "dead"):
-            return old
-        goes_on = absent is not None and absent.is_of(hello, peer)
-        if old is not None:
-            restarts = old.restarts + 1
-        elif absent is not None:
-            restarts = absent.restarts + (not goes_on)
-        else:
-            restarts = run.restarts.get(hello.rank, -1) + 1
-        first = old is None and absent is None and hello.rank not in run.restarts
-        restarts = min(restarts, MOST)  # the rank sends its attempt number, which is bounded too
-        rank = Rank(hello, peer, link, self._limits, self.dropped, restarts=restarts, first=first)
-        if old is not None:
-            rank.follow(old)
-        if absent is not None and goes_on:
-            rank.resume(absent)
-        return rank
-
     def _claimable(self, link: object, hello: Hello, peer: Peer) -> Rank | None:
         """Return the rank that a hello may take over, None if there is none yet; raise FrameError if it may not."""
         bound = self._by_link.get(link)
         if bound is not None and bound.key != (hello.run, str(hello.rank)):
             raise FrameError("invalid", f"this connection already speaks for rank {bound.key[1]} of run {bound.key[0]}")
         run = self._runs.get(hello.run)
-        if run is None:
-            return None
-        if run.owner != peer.uid:
-            raise FrameError("owner", f"run {hello.run} belongs to uid {run.owner}, you are uid {peer.uid}")
-        old = run.ranks.get(hello.rank)
-        if old is None or old.link in (None, link) or old.same_process(hello, peer):
-            return old
-        if hello.attempt <= old.hello.attempt:
-            raise FrameError(
-                "conflict",
-                f"rank {hello.rank} of run {hello.run} is held by pid {old.peer.pid or old.hello.pid} in attempt "
-                f"{old.hello.attempt}: give another run name or rank, or a higher attempt",
-            )
-        return old
+        return None if run is None else run.claimable(link, hello, peer)
 
     def watch_process(self, link: object, memory: StackMemory | None) -> None:
         """Look at the process of a connection's rank where it is silent; it leaves its stacks in this memory."""
@@ -228,9 +157,7 @@ class RankTable:
         share.series += rank.series.size - held
         if self.dropped["series_limit"] != dropped:
             self._note_dropped(rank.peer.uid, self.dropped["series_limit"] - dropped, share.names.refused - refused)
-        for key, now, before in rank.observations(state):
-            run.histograms.setdefault(key, RunHistogram()).add(now, before)
-        run.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
+        run.take(rank, state)
 
     def _note_dropped(self, uid: int, series: int, names: int) -> None:
         """Charge series dropped from a frame to their user, unless the limit of one rank was what they exceeded.
@@ -266,42 +193,22 @@ class RankTable:
         if run is None:
             return 0
         if run.captured is None or now - run.captured[0] >= CAPTURE_SECONDS:
-            links = [rank.link for rank in run.ranks.values() if isinstance(rank.link, Askable)]
-            for link in links:
-                link.ask_for_box(cut(reason, MAX_BOX_REASON_BYTES))
-            if not links:
-                return 0
-            run.captured = now, len(links)
-        else:
-            self.shares.exceeded(run.owner, "captures")
+            return run.capture(cut(reason, MAX_BOX_REASON_BYTES), now)
+        self.shares.exceeded(run.owner, "captures")
         return run.captured[1]
 
     def bye(self, link: object, bye: Bye) -> Rank:
         """End a rank that shuts down in an orderly way, and return it; the connection may say hello again."""
         rank = self._speaker(link)
         self._said_bye[link] = self._by_link.pop(link)
-        rank.end("finished", self._clock.monotonic())
-        if bye.outcome == "failed":
-            rank.fail(bye.category, bye.message)
-            rank.failure_reason = bye.reason
-        elif bye.exit_code:
-            _fail_by(rank, bye.exit_code)
+        rank_ends.said_bye(rank, bye, self._clock.monotonic())
         return rank
-
-    def exited(self, rank: Rank, status: int, *, decides: bool) -> None:
-        """Note how the process of a finished rank ended, in the form of wait(2); a failure only where that decides."""
-        if rank.outcome != "finished" or status == 0:
-            return
-        if decides and os.WIFEXITED(status):
-            _fail_by(rank, os.WEXITSTATUS(status))
-        else:
-            rank.end_note = f"its process ended later: {in_words(status)}"
 
     def lost(self, link: object, *, unsure: bool = False, lives: bool = False) -> Rank | None:
         """Note the end of a connection; return its rank if it had not said bye.
 
         Where its process `lives`, that is no end: the rank may come back, and is frozen if it does not. Else it died;
-        where that is `unsure`, `gone` will say how it ended.
+        where that is `unsure`, `rank_ends.gone` will say how it ended.
         """
         self._said_bye.pop(link, None)
         rank = self._by_link.pop(link, None)
@@ -310,7 +217,7 @@ class RankTable:
             if not lives:
                 self.ended_alone(rank)
                 if not unsure:
-                    self.gone(rank)
+                    rank_ends.gone(rank)
         return rank
 
     def ended_alone(self, rank: Rank) -> bool:
@@ -320,27 +227,6 @@ class RankTable:
             return False
         rank.lose(self._clock.monotonic(), self._clock.wall())
         return True
-
-    def gone(self, rank: Rank, status: int | None = None) -> None:
-        """Conclude how the process of a lost rank ended, in the form of wait(2); it died where that is not known.
-
-        An exit code is a failure, and no death: 0 acquits it, also later, and so do the signals by which a scheduler or
-        a terminal ends a process, and the exit codes by which a process says that it ended by one.
-        """
-        if rank.lost is None or (rank.outcome and status is None):  # it is back; this is known
-            return
-        rank.end("dead", rank.lost)
-        if status is None:
-            return
-        if status == 0:
-            rank.end("finished", rank.lost)
-        elif rank.outcome == "dead" and os.WIFEXITED(status):
-            _fail_by(rank, os.WEXITSTATUS(status))
-        elif category := asked_to_end(status):
-            rank.fail(category)
-        elif rank.outcome == "dead":
-            rank.died_by(in_words(status))
-        rank.end_note = f"{in_words(status)}, without a final message"
 
     def heard(self, link: object) -> None:
         """Note that a connection sent something, whatever it was."""
@@ -377,11 +263,12 @@ class RankTable:
                 run.absent.clear()  # they did not come back
                 self._drop_empty(name)
         self.gpus.place(rank for rank in self.ranks() if rank.ended is None)
-        self._look_at_silent(now)
+        frozen = [rank for rank in self.ranks() if self.state_of(rank) == "frozen"]
+        look_at_processes(frozen, self.shares, now)
         for name, run in self._runs.items():
             if run.ranks:
                 began = time.thread_time()
-                run.conclusions.look(self._view(name, run))
+                run.conclusions.look(self.view(name, run))
                 self.shares.of(run.owner).spend(time.thread_time() - began)
 
     def _show_ended(self, now: float) -> None:
@@ -390,7 +277,7 @@ class RankTable:
             for number, process in list(run.absent.items()):
                 if process.end is None or number in run.ranks:
                     continue
-                rank = Rank.ended_before(name, process, process.end, self._limits, self.dropped, role=run.role)
+                rank = ended_before(name, process, process.end, self._limits, self.dropped, role=run.role)
                 if now - process.end.ended > self._retention(rank):
                     continue
                 del run.absent[number]
@@ -398,24 +285,6 @@ class RankTable:
                 share = self.shares.of(rank.peer.uid)
                 share.series += rank.series.size
                 rank.name(share.names)
-
-    def _look_at_silent(self, now: float) -> None:
-        """Look at the processes of silent ranks: of each user the same number, those first that were not looked at.
-
-        Ranks of one process are one look, which is charged to the user.
-        """
-        silent: dict[int, dict[object, Rank]] = {}
-        frozen = [rank for rank in self.ranks() if self.state_of(rank) == "frozen"]
-        for rank in sorted(frozen, key=lambda rank: (rank.looked, rank.heard)):
-            silent.setdefault(rank.peer.uid, {}).setdefault(rank.peer.pid or rank, rank)
-        for uid, ranks in silent.items():
-            share = self.shares.of(uid)
-            for rank in islice(ranks.values(), max(1, MAX_SILENT // len(silent))):
-                if share.wait_seconds() > 0:
-                    break
-                began = time.thread_time()
-                rank.look_at_process(now)
-                share.spend(time.thread_time() - began)
 
     def _retention(self, rank: Rank) -> float:
         return self._limits.retention_finished if rank.outcome == "finished" else self._limits.retention
@@ -442,24 +311,14 @@ class RankTable:
 
     def _forget(self, rank: Rank) -> None:
         run = self._runs[rank.hello.run]
-        del run.ranks[rank.hello.rank]
         self.shares.of(rank.peer.uid).series -= rank.series.size
-        self._remember(run.owner, rank.hello.run, rank.hello.rank, EarlierProcess.of(rank))
-        if len(run.restarts) < MAX_FORGOTTEN:
-            run.restarts[rank.hello.rank] = rank.restarts
+        self._earlier.remember(run.owner, rank.hello.run, rank.hello.rank, EarlierProcess.of(rank))
+        run.forget(rank)
         self._drop_empty(rank.hello.run)
 
     def _drop_empty(self, name: str) -> None:
         if not self._runs[name].ranks and not self._runs[name].absent:
             del self._runs[name]
-
-    def _remember(self, uid: int, run: str, rank: int, life: EarlierProcess) -> None:
-        lives = self._past.setdefault(uid, {})
-        lives[run, rank] = life
-        if len(lives) > MAX_FORGOTTEN:
-            del lives[next(iter(lives))]
-        if len(self._past) > MAX_USERS:
-            del self._past[next(iter(self._past))]
 
     def saved(self, boot: str) -> SavedTotals:
         """Return what the next exporter on this node needs to continue from here."""
@@ -467,11 +326,7 @@ class RankTable:
             version=VERSION,
             boot=boot,
             runs=[run.saved(name) for name, run in self._runs.items()],
-            lives=[
-                SavedRank(uid, run, rank, *life)
-                for uid, lives in self._past.items()
-                for (run, rank), life in lives.items()
-            ],
+            lives=self._earlier.saved(),
         )
 
     def restore(self, saved: SavedTotals) -> None:
@@ -480,7 +335,7 @@ class RankTable:
             if run.run and fits(run.run, MAX_SHOWN_BYTES):
                 self._runs[run.run] = Run.restored(run)
         for life in saved.lives:
-            self._remember(life.uid, life.run, life.rank, EarlierProcess.restored(life))
+            self._earlier.restore(life)
         self._restored = self._clock.monotonic()
 
     def sums(self) -> dict[str, list[Sample | HistogramSample]]:
@@ -497,15 +352,6 @@ class RankTable:
         """Return a known rank."""
         known = self._runs.get(run)
         return None if known is None else known.ranks.get(rank)
-
-    def latest_events(self, most: int) -> list[RankEvent]:
-        """Return the last events of ranks, the newest first; of each user in turn, whatever times they give."""
-        of_users: dict[int, list[RankEvent]] = {}
-        for run in self._runs.values():
-            of_users.setdefault(run.owner, []).extend(run.events)
-        latest = (sorted(events, key=_time_of, reverse=True)[:most] for events in of_users.values())
-        in_turn = [event for turn in zip_longest(*latest) for event in turn if event is not None]
-        return sorted(in_turn[:most], key=_time_of, reverse=True)
 
     def owner_of(self, run: str) -> int | None:
         """Return whose a run is that is known here, or has left boxes; None for any other."""
@@ -525,62 +371,28 @@ class RankTable:
             return "failed"
         return "frozen" if now - rank.heard > self._limits.frozen_after else "running"
 
-    def samples(self) -> list[Sample | HistogramSample]:
-        """Return the samples of all ranks and of their GPUs, and the counts of frames and dropped series."""
-        return [*(sample for _, block in self.blocks() for sample in block), *self.on_gpus(), *self.counts()]
-
-    def blocks(self, level: str = ALL) -> Iterator[tuple[int, Sequence[Sample | HistogramSample]]]:
-        """Yield the samples of each rank, at one of SERIES_LEVELS, and of each run's sums, with their owner."""
-        for name, run in sorted(self._runs.items()):
-            view = self._view(name, run)
-            for rank, state in view.states.items():
-                if rank.named is not None:
-                    peak_flops = self.gpus.peak_flops_of(rank)
-                    yield (
-                        rank.peer.uid,
-                        rank_samples(rank, view.now, view.wall, state=state, peak_flops=peak_flops, level=level),
-                    )
-            if view.states and all(rank.named is None for rank in view.states):
-                continue
-            sums = run.sums(name) if self.kept_sums is None else self.kept_sums.get(name, [])
-            if of_run := [*(run.conclusions.samples(view) if view.states else ()), *sums]:
-                yield run.owner, of_run
-        owners = {name: run.owner for name, run in self._runs.items()}
-        yield from self._supervisors.blocks(owners, self._clock.monotonic())
-
     def concluded(self, run: str) -> tuple[RunView, RunConclusions]:
         """Return the facts of a run that has ranks here, at this moment, and what is concluded from them."""
         found = self._runs[run]
-        view = self._view(run, found)
+        view = self.view(run, found)
         found.conclusions.saves.look(view)
         return view, found.conclusions
 
-    def _view(self, name: str, run: Run) -> RunView:
+    def runs(self) -> list[tuple[str, Run]]:
+        """Return every run and its name, in order."""
+        return sorted(self._runs.items())
+
+    def of_supervisors(self) -> Iterator[tuple[int, Sequence[Sample]]]:
+        """Yield the samples of each supervisor, with its owner."""
+        owners = {name: run.owner for name, run in self._runs.items()}
+        yield from self._supervisors.blocks(owners, self._clock.monotonic())
+
+    def view(self, name: str, run: Run) -> RunView:
+        """Return the facts of a run's ranks at this moment."""
         states = {rank: self.state_of(rank) for _, rank in sorted(run.ranks.items())}
         now, wall = self._clock.monotonic(), self._clock.wall()
         return RunView(name, states, now, wall, self.site_limits, self.gpus.peak_flops_of, run.role)
 
-    def on_gpus(self) -> Iterator[Sample]:
-        """Yield the rank on each GPU, then how many GPUs compute for nobody that records."""
-        dev = {name for name, run in self._runs.items() if run.ranks and tier_of(run.ranks.values()) == "dev"}
-        yield from self.gpus.samples(list(self.ranks()), dev)
-
     def unrecorded(self) -> list[UnrecordedProcesses]:
         """Return the processes, by user, on GPUs on which nothing is recorded."""
         return self.gpus.unrecorded(self.ranks(), lambda uid: self._names.user(uid, self._has_ranks))
-
-    def counts(self) -> Iterator[Sample]:
-        """Yield the counts of frames accepted and rejected, and of series dropped."""
-        yield Sample(catalog.FRAMES, (), self.frames)
-        for metric, counts in ((catalog.FRAMES_REJECTED, self.rejected), (catalog.SERIES_DROPPED, self.dropped)):
-            for reason, count in counts.items():
-                yield Sample(metric, (reason,), count)
-
-
-def _time_of(event: RankEvent) -> float:
-    return event.event.time
-
-
-def _fail_by(rank: Rank, code: int) -> None:
-    rank.end_note = f"exit code {code}"
-    rank.fail(catalog.SIGNAL_EXIT_CODES.get(code, catalog.EXIT_CODE), rank.end_note)

@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Protocol, runtime_checkable
 
 from tachograph.catalog import index as catalog
 from tachograph.node.histograms import MOST, HistogramSample, RunHistogram, from_classic
 from tachograph.node.ranks.conclusions.run import RunConclusions
-from tachograph.node.ranks.frames import Hello
-from tachograph.node.ranks.rank import Rank, RankEvent
+from tachograph.node.ranks.earlier_processes import MAX_FORGOTTEN
+from tachograph.node.ranks.frames import Event, FrameError, Hello, Peer, State
+from tachograph.node.ranks.limits import Limits
+from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.run_totals import RunTotals
-from tachograph.node.ranks.saved_totals import SavedProcess, SavedRank, SavedRun
+from tachograph.node.ranks.saved_ranks import saved_process
+from tachograph.node.ranks.saved_totals import SavedProcess, SavedRun
 from tachograph.node.samples import Sample
 
 
-class EarlierProcess(NamedTuple):
-    """The remembered facts of an earlier process of a rank: its step, its last heartbeat (Unix time), how it ended.
+@runtime_checkable
+class Askable(Protocol):
+    """A link that can ask its rank for something."""
 
-    `heard` is the time of the heartbeat by the monotonic clock, which all exporters of one boot share; None if it was
-    saved by one that did not say.
-    """
+    def ask_for_box(self, reason: str) -> None:
+        """Ask the rank for its box."""
+        ...
 
-    step: int | None
-    heartbeat: float
-    attempt: int
-    finished: bool
-    heard: float | None = None
 
-    @classmethod
-    def of(cls, rank: Rank) -> EarlierProcess:
-        """Return the facts of a rank's present process."""
-        return cls(rank.step, rank.heartbeat, rank.hello.attempt, rank.outcome == "finished", rank.heard)
+@dataclass(frozen=True)
+class RankEvent:
+    """An event, and the rank that reported it."""
 
-    @classmethod
-    def restored(cls, saved: SavedProcess | SavedRank) -> EarlierProcess:
-        """Return the facts of a process known to a previous exporter."""
-        return cls(saved.step, saved.heartbeat, saved.attempt, saved.finished, saved.heard)
-
-    def continues_in(self, hello: Hello) -> bool:
-        """Return whether a hello continues it: not after it finished, unless the hello has a later attempt."""
-        return not self.finished or hello.attempt > self.attempt
+    run: str
+    rank: int
+    event: Event
 
 
 KEPT_EVENTS = 16
@@ -64,6 +60,63 @@ class Run:
         """When its ranks were last asked for their boxes, by the monotonic clock, and how many were."""
         self.events: deque[RankEvent] = deque(maxlen=KEPT_EVENTS)
 
+    def claimable(self, link: object, hello: Hello, peer: Peer) -> Rank | None:
+        """Return the rank that a hello may take over, None if there is none yet; raise FrameError if it may not."""
+        if self.owner != peer.uid:
+            raise FrameError("owner", f"run {hello.run} belongs to uid {self.owner}, you are uid {peer.uid}")
+        old = self.ranks.get(hello.rank)
+        if old is None or old.link in (None, link) or old.same_process(hello, peer):
+            return old
+        if hello.attempt <= old.hello.attempt:
+            raise FrameError(
+                "conflict",
+                f"rank {hello.rank} of run {hello.run} is held by pid {old.peer.pid or old.hello.pid} in attempt "
+                f"{old.hello.attempt}: give another run name or rank, or a higher attempt",
+            )
+        return old
+
+    def speaker(self, link: object, hello: Hello, peer: Peer, limits: Limits, drops: Counter[str]) -> Rank:
+        """Return the rank for a process: the one it had, or a new one that continues from what is known."""
+        old, absent = self.ranks.get(hello.rank), self.absent.get(hello.rank)
+        if old is not None and old.same_process(hello, peer) and old.outcome in ("", "dead"):
+            return old
+        goes_on = absent is not None and absent.is_of(hello, peer)
+        if old is not None:
+            restarts = old.restarts + 1
+        elif absent is not None:
+            restarts = absent.restarts + (not goes_on)
+        else:
+            restarts = self.restarts.get(hello.rank, -1) + 1
+        first = old is None and absent is None and hello.rank not in self.restarts
+        restarts = min(restarts, MOST)  # the rank sends its attempt number, which is bounded too
+        rank = Rank(hello, peer, link, limits, drops, restarts=restarts, first=first)
+        if old is not None:
+            rank.follow(old)
+        if absent is not None and goes_on:
+            rank.resume(absent)
+        return rank
+
+    def take(self, rank: Rank, state: State) -> None:
+        """Add the observations and the events of a rank's state, which it has applied."""
+        for key, now, before in rank.observations(state):
+            self.histograms.setdefault(key, RunHistogram()).add(now, before)
+        self.events.extend(RankEvent(rank.hello.run, rank.hello.rank, event) for event in rank.new_events(state))
+
+    def forget(self, rank: Rank) -> None:
+        """Forget a rank, but for the number of its restarts."""
+        del self.ranks[rank.hello.rank]
+        if len(self.restarts) < MAX_FORGOTTEN:
+            self.restarts[rank.hello.rank] = rank.restarts
+
+    def capture(self, reason: str, now: float) -> int:
+        """Ask every connected rank for its box; return how many were asked."""
+        links = [rank.link for rank in self.ranks.values() if isinstance(rank.link, Askable)]
+        for link in links:
+            link.ask_for_box(reason)
+        if links:
+            self.captured = now, len(links)
+        return len(links)
+
     def sums(self, name: str) -> list[Sample | HistogramSample]:
         """Return the sums over the ranks."""
         merged = (
@@ -73,7 +126,7 @@ class Run:
 
     def saved(self, name: str) -> SavedRun:
         """Return what `restored` needs."""
-        known = [rank.saved() for rank in self.ranks.values()]
+        known = [saved_process(rank) for rank in self.ranks.values()]
         return SavedRun(
             run=name,
             owner=self.owner,
@@ -101,3 +154,17 @@ class Run:
         run.restarts = dict(saved.restarts)
         run.absent = {process.rank: process for process in saved.processes}
         return run
+
+
+def latest_events(runs: Iterable[Run], most: int) -> list[RankEvent]:
+    """Return the last events of ranks, the newest first; of each user in turn, whatever times they give."""
+    of_users: dict[int, list[RankEvent]] = {}
+    for run in runs:
+        of_users.setdefault(run.owner, []).extend(run.events)
+    latest = (sorted(events, key=_time_of, reverse=True)[:most] for events in of_users.values())
+    in_turn = [event for turn in zip_longest(*latest) for event in turn if event is not None]
+    return sorted(in_turn[:most], key=_time_of, reverse=True)
+
+
+def _time_of(event: RankEvent) -> float:
+    return event.event.time

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tachograph.catalog.rank import TRAIN_METRICS
+from tachograph.catalog.train import TRAIN_METRICS
 from tachograph.node.samples import Sample
 
 

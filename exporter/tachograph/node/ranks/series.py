@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from tachograph.catalog.metric import ALL, COUNTER, SERIES_LEVELS, Metric
-from tachograph.catalog.rank import TRAIN_FAILURES, TRAIN_METRICS, TRAIN_THRESHOLD
+from tachograph.catalog.train import TRAIN_FAILURES, TRAIN_METRICS, TRAIN_THRESHOLD
 from tachograph.findings.limits import LIMITS
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NamedRank

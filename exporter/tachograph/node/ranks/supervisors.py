@@ -16,6 +16,7 @@ from tachograph.node.ranks.frames import FrameError, Question, Supervision
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.names import NamedRank
 from tachograph.node.samples import Sample
+from tachograph.text.humanize import count
 
 ASKING_SECONDS = 60.0
 """After a supervisor was last heard, which speaks every 5 s, its questions are not shown any more: it may be gone."""
@@ -30,6 +31,7 @@ class _Supervisor:
     said: Supervision
     heard: float
     actions: Mapping[tuple[str, str], int]
+    webhooks: Mapping[str, int]
     questions: Sequence[Question]
 
 
@@ -53,7 +55,9 @@ class Supervisors:
             if own >= self._limits.ranks or len(self._of) >= self._limits.node_ranks:
                 raise FrameError("rank_limit", f"you already have {own} supervisors on this node")
         asked = [one for one in said.questions if one.action in catalog.POLICY_ACTIONS and named.takes("ask", one.id)]
-        self._of[run] = _Supervisor(uid, said, now, _counted(said.actions), asked)
+        self._of[run] = _Supervisor(
+            uid, said, now, _counted(said.actions), _counts(said.webhooks, catalog.WEBHOOK_OUTCOMES), asked
+        )  # fmt: skip
 
     def forget_old(self, now: float) -> None:
         """Forget those that ended, or fell silent, as long ago as ranks are forgotten that finished, or died."""
@@ -72,11 +76,19 @@ class Supervisors:
 def _counted(actions: Mapping[str, object]) -> Mapping[tuple[str, str], int]:
     """Return the counts by action and outcome, without what is neither."""
     return {
-        (action, outcome): count
+        (action, outcome): number
         for action in catalog.POLICY_ACTIONS
         if isinstance(counts := actions.get(action), Mapping)
-        for outcome in catalog.SUPERVISOR_OUTCOMES
-        if isinstance(count := counts.get(outcome), int) and 0 < count <= 2**53
+        for outcome, number in _counts(counts, catalog.SUPERVISOR_OUTCOMES).items()
+    }
+
+
+def _counts(said: Mapping[str, object], outcomes: Sequence[str]) -> Mapping[str, int]:
+    """Return the counts by outcome, without what is neither."""
+    return {
+        outcome: number
+        for outcome in outcomes
+        if isinstance(number := said.get(outcome), int) and not isinstance(number, bool) and 0 < number <= 2**53
     }
 
 
@@ -95,7 +107,11 @@ def _samples(run: str, one: _Supervisor, now: float) -> list[Sample]:
                 Sample(catalog.SUPERVISOR_QUESTION, (run, asked.action, asked.id), asked.seconds + age)
                 for asked in one.questions
             ]
-    samples += [Sample(catalog.SUPERVISOR_ACTIONS, (run, *what), count) for what, count in one.actions.items()]
+        if said.skipped is not None:
+            steps = f"{count(said.skipped.first)}-{count(said.skipped.last)}"
+            samples.append(Sample(catalog.SUPERVISOR_SKIPS, (run, steps), said.skipped.times))
+    samples += [Sample(catalog.SUPERVISOR_ACTIONS, (run, *what), number) for what, number in one.actions.items()]
+    samples += [Sample(catalog.SUPERVISOR_WEBHOOKS, (run, what), number) for what, number in one.webhooks.items()]
     if said.recovery_seconds is not None:
         samples.append(Sample(catalog.SUPERVISOR_RECOVERY, (run,), said.recovery_seconds))
     samples.append(Sample(catalog.SUPERVISOR_LOST_STEPS, (run,), said.lost_steps))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tachograph.catalog import index as catalog
-from tachograph.node.judgement.gpus import HARMLESS, GpuStatus
-from tachograph.node.judgement.problems import REASON_LENGTH
-from tachograph.node.judgement.runs import RankJudgement
+from tachograph.node.api.problems import REASON_LENGTH
+from tachograph.node.api.runs import RankAnswer
+from tachograph.node.gpu.conclusions.gpu_status import HARMLESS, GpuStatus
 from tachograph.node.status_page.html import ABSENT, Cell, bar, name, note, of, plain, shown, state
 from tachograph.text.humanize import celsius, gibibytes, percent, watts
 
 RANKS_NAMED = 8
 
 
-def gpu_row(gpu: GpuStatus, ranks: Sequence[tuple[str, RankJudgement]]) -> list[Cell]:
+def gpu_row(gpu: GpuStatus, ranks: Sequence[tuple[str, RankAnswer]]) -> list[Cell]:
     """Return the GPU's row of the table."""
     active, tensor = gpu.value(catalog.GPU_SM_ACTIVE), gpu.value(catalog.GPU_TENSOR_ACTIVE)
     kernels = gpu.value(catalog.GPU_UTILIZATION)
@@ -51,7 +51,7 @@ def _gib(size: float) -> str:
     return f"{gibibytes(size)} GiB"
 
 
-def _named(ranks: Sequence[tuple[str, RankJudgement]]) -> str:
+def _named(ranks: Sequence[tuple[str, RankAnswer]]) -> str:
     lines = [f"{name(run)} {rank.rank}" for run, rank in ranks[:RANKS_NAMED]]
     more = len(ranks) - RANKS_NAMED
     return "<br>".join(lines + ([f"and {more:,} more"] if more > 0 else [])) or ABSENT

@@ -9,7 +9,7 @@ from importlib.resources import files
 from string import Template
 from typing import NamedTuple
 
-from tachograph.node.judgement.problems import shortened
+from tachograph.node.api.problems import shortened
 from tachograph.text import humanize
 from tachograph.text.printable import printable
 

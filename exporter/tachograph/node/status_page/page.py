@@ -18,13 +18,14 @@ from urllib.parse import quote
 from tachograph import diagnosis
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
+from tachograph.node.api.answer import NodeAnswer
+from tachograph.node.api.problems import REASON_LENGTH, Problem
+from tachograph.node.api.runs import RankAnswer, RunAnswer
 from tachograph.node.clock import Clock
-from tachograph.node.judgement.node import NodeJudgement
-from tachograph.node.judgement.problems import REASON_LENGTH, Problem
-from tachograph.node.judgement.runs import RankJudgement, RunJudgement
 from tachograph.node.log import OncePerMinute
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
+from tachograph.node.ranks.run import latest_events
 from tachograph.node.status_page import html
 from tachograph.node.status_page.gpus import gpu_row
 from tachograph.node.status_page.html import ABSENT, Cell, name, note, plain, shown, state
@@ -71,7 +72,7 @@ class Sections:
             return failed
 
 
-def status_page(judged: NodeJudgement, table: RankTable, health: Mapping[str, str], sections: Sections) -> str:
+def status_page(judged: NodeAnswer, table: RankTable, health: Mapping[str, str], sections: Sections) -> str:
     """Return the page; every text that a rank or a driver chose is escaped."""
 
     def title() -> str:
@@ -100,13 +101,13 @@ def _template() -> Template:
     return html.template("tachograph.node.status_page", "page.html")
 
 
-def _states(judged: NodeJudgement) -> dict[str, int]:
+def _states(judged: NodeAnswer) -> dict[str, int]:
     """Return how many ranks are in each state, in the order of the states."""
     found = Counter(rank.state for run in judged.runs for rank in run.ranks)
     return {each: found[each] for each in catalog.STATES if found[each]}
 
 
-def _problems(judged: NodeJudgement) -> str:
+def _problems(judged: NodeAnswer) -> str:
     found, states, gpus = judged.problems, _states(judged), judged.gpus
     if found:
         lines = "\n".join(map(_problem, found[:PROBLEMS_SHOWN]))
@@ -129,7 +130,7 @@ def _problem(problem: Problem) -> str:
     return f"<li>{state('bad' if problem.urgent else 'warn', problem.kind)} {who}{text}{remedy}</li>"
 
 
-def _runs(runs: Sequence[RunJudgement], table: RankTable) -> str:
+def _runs(runs: Sequence[RunAnswer], table: RankTable) -> str:
     """Return a table for each run, those with failed ranks first, and of a run too large its failed ranks."""
     if not runs:
         return (
@@ -158,18 +159,18 @@ def _runs(runs: Sequence[RunJudgement], table: RankTable) -> str:
     return "\n".join((*tables, WAITS_AND_LAGS))
 
 
-def _box_link(run: RunJudgement) -> str:
+def _box_link(run: RunAnswer) -> str:
     """Return a link to what the ranks of a run without a step left behind."""
     path = quote(run.run, safe="")
     return f' <a href="/blackbox/{path}">Black box</a>' if run.sentence else ""
 
 
-def _urgency(rank: RankJudgement) -> int:
+def _urgency(rank: RankAnswer) -> int:
     """Return what is shown first where there is no room for all."""
     return diagnosis.STATES.index(rank.state)
 
 
-def _rank(rank: RankJudgement) -> list[Cell]:
+def _rank(rank: RankAnswer) -> list[Cell]:
     word = rank.marks[0] if rank.marks and rank.state == "running" else rank.state
     look, classes = state(LOOKS[word], word), ""
     if rank.cause:
@@ -235,7 +236,7 @@ def _extreme(choose: Callable[[list[float]], float], found: list[float]) -> floa
     return math.nan if any(map(math.isnan, found)) else choose(found)
 
 
-def _gpus(judged: NodeJudgement) -> str:
+def _gpus(judged: NodeAnswer) -> str:
     gpus, known = judged.gpus[:GPUS_SHOWN], len(judged.gpus)
     living = [(run.run, rank) for run in judged.runs for rank in run.ranks if rank.ended_seconds is None]
     rows = [gpu_row(gpu, [each for each in living if each[1].gpu == gpu.identity.index]) for gpu in gpus]
@@ -244,7 +245,7 @@ def _gpus(judged: NodeJudgement) -> str:
     return (html.table(UNSEEN.format("GPUs of this node"), rows) or none) + left
 
 
-def _gpus_summary(judged: NodeJudgement) -> str:
+def _gpus_summary(judged: NodeAnswer) -> str:
     snapshot = judged.snapshot
     if snapshot is None:
         return "no readings yet" if judged.gpus else ""
@@ -262,6 +263,6 @@ def _events(table: RankTable) -> str:
             Cell("Step", "n", shown(entry.event.step, count)),
             Cell("Run", "wide", name(entry.run)),
         ]
-        for entry in table.latest_events(EVENTS_SHOWN)
+        for entry in latest_events((run for _, run in table.runs()), EVENTS_SHOWN)
     ]
     return html.table(UNSEEN.format("Latest events of ranks"), rows) or '<p class="soft">None.</p>'

@@ -17,7 +17,6 @@ from aiohttp import web
 from tachograph.catalog import index as catalog
 from tachograph.node.exposition import PROTOBUF, Exposition, Form, negotiate
 from tachograph.node.histograms import HistogramSample
-from tachograph.node.judgement.private import MayRead
 from tachograph.node.log import OncePerMinute
 from tachograph.node.protobuf import ProtobufExposition
 from tachograph.node.ranks.shares import Share
@@ -26,14 +25,15 @@ from tachograph.node.unix_socket import UnixSocket
 from tachograph.node.web.http_connections import KEEP_ALIVE_SECONDS, HttpConnection, HttpConnections, Security
 from tachograph.node.web.http_log import HttpErrors
 from tachograph.node.web.listening_sockets import listening_sockets
+from tachograph.node.web.private import MayRead
 from tachograph.node.web.readers import NO_READERS, STRANGER, Reader, SiteReaders
 from tachograph.node.web.web_access import (
     Passwords,
     TooManyChecksError,
-    WebConfigFile,
     credentials,
     is_rebound,
 )
+from tachograph.node.web.web_config_file import WebConfigFile
 
 REFUSALS = ("node_limit", "work_limit", "descriptors", "slow", "tls", "auth")
 """Those of catalog.CONNECTION_REFUSALS that apply to HTTP."""
@@ -72,7 +72,7 @@ class Pages:
     samples: Callable[[], Iterable[Sample | HistogramSample]]
     status_page: Callable[[MayRead], str]
     """Renders the status page with what is private of the runs of those uids."""
-    judgement: Callable[[MayRead], str]
+    api_node: Callable[[MayRead], str]
     """Renders `/api/node` in the same way."""
     ready: Callable[[], tuple[bool, str]]
     """Whether ranks can connect, and the state of each part in words."""
@@ -188,7 +188,7 @@ class Server:
         app = web.Application(middlewares=[self._guard()])
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/", partial(self._for_reader, "text/html", self._pages.status_page))
-        app.router.add_get("/api/node", partial(self._for_reader, "application/json", self._pages.judgement))
+        app.router.add_get("/api/node", partial(self._for_reader, "application/json", self._pages.api_node))
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
         app.add_routes(self._routes(_reader_of))

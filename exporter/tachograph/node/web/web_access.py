@@ -1,56 +1,23 @@
-"""Access control of the exporter's pages: the current web configuration, and passwords checked against it."""
+"""Access control of the exporter's pages: passwords, checked in a thread of their own, and names of this machine."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import ipaddress
-import logging
 import os
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
-
-from tachograph.node.config_file import ConfigError
-from tachograph.node.web.web_config import WebConfig, read_web_config
 
 MOST_CHECKS = 8
 """Passwords waiting to be checked, one per address: a check takes 50 ms of a core at bcrypt's cost 10."""
 REST = 3
 """After a wrong password, the thread that checks passwords sleeps this many times as long as it worked."""
 _LONGEST_PASSWORD = 72  # bytes that bcrypt uses
-
-_log = logging.getLogger(__name__)
-
-
-class WebConfigFile:
-    """The web configuration, reloaded when one of its files changes; the last valid one stays in use."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self.current = WebConfig() if path is None else read_web_config(path)
-        self._seen = self._state()
-
-    def refresh(self, *, force: bool = False) -> bool:
-        """Reload the files if they changed; return whether there is a new configuration."""
-        if self._path is None or (self._state() == self._seen and not force):
-            return False
-        self._seen = self._state()
-        try:
-            self.current = read_web_config(self._path)
-        except ConfigError as error:
-            _log.error("web configuration not reloaded: the previous one stays in use", extra={"faults": str(error)})
-            return False
-        self._seen = self._state()  # it may name other files now
-        _log.info("web configuration reloaded", extra={"file": self._path})
-        return True
-
-    def _state(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(path) for path in self.current.files]
 
 
 class TooManyChecksError(Exception):
@@ -144,11 +111,3 @@ def is_loopback(peer: object) -> bool:
     address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tachograph.catalog.node import KERNEL_EVENT_KINDS, NODE_KERNEL_EVENTS, NODE_KERNEL_MESSAGE
 from tachograph.node.samples import Row
 from tachograph.node.xid.kernel_signatures import kind_of
-from tachograph.text.printable import plain
+from tachograph.text.plain import plain
 
 SHOWN_SECONDS = 120.0
 """How long a message is shown: Prometheus has it from then on."""

@@ -121,6 +121,27 @@ def test_a_loop_that_pauses_within_steps_is_learned(node: Any) -> None:
     assert loop.limit is None, "all wait: for somebody elsewhere"
 
 
+@pytest.mark.parametrize("phase", ["checkpoint", "eval", "other"])
+def test_the_step_after_a_pause_is_no_habit(phase: str, node: Any) -> None:
+    """What ranks do in a step that follows a long save, the run has not stood in: a hang there is a hang.
+
+    In the first second after it rank 0 computes and the others wait; in the next one all compute.
+    """
+    loop = Loop(node)
+    for _ in range(3):
+        loop.makes(20)
+        for rank in range(4):
+            node.says(rank, phase, recent_step_seconds=1.0, steps_total=loop.steps)
+        node.turn(100, *range(4))
+        loop.says("forward")
+        node.turn(1, *range(4))
+        for rank in range(4):
+            node.says(rank, "forward", recent_step_seconds=1.0, steps_total=loop.steps)
+        node.turn(1, *range(4))
+    loop.pauses(60)
+    assert loop.limit is None
+
+
 @pytest.mark.parametrize(("steps", "is_habit"), [(900, True), (1100, False)])
 def test_what_happened_once_is_soon_no_habit(node: Any, steps: int, is_habit: bool) -> None:
     """After a thousand steps without another it is forgotten."""

@@ -75,6 +75,11 @@ class ModelHook:
         return getattr, (nullcontext(), "__exit__")  # takes anything, does nothing, answers None
 
 
+def is_model_hook(hook: object) -> bool:
+    """Return whether a hook is one of these, or what a copy of one is."""
+    return isinstance(hook, ModelHook) or getattr(hook, "__func__", None) is nullcontext.__exit__
+
+
 def unwrapped(optimizer: Any) -> Any:  # noqa: ANN401 - Accelerate's and Lightning's wrappers have the real one inside
     """Return the optimizer that has hooks."""
     inner = getattr(optimizer, "optimizer", None)

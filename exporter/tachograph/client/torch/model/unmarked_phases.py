@@ -17,6 +17,7 @@ from tachograph.client.core.phases import Phase, PhaseClock
 from tachograph.client.core.steps import Step
 from tachograph.client.torch.loaded_torch import loaded_torch
 from tachograph.client.torch.model.layers import ModelHook, unwrapped
+from tachograph.client.torch.model.scripting import hide_hooks
 
 DEPTH = 3
 """How deep a model's output is searched for the tensor that backward begins with: `{"loss": …}`, `(loss, {…})`."""
@@ -47,6 +48,7 @@ class UnmarkedPhases:
         self._hide()
         keep = self._handles.append
         if isinstance(model, self._torch.nn.Module):
+            hide_hooks()
             keep(model.register_forward_pre_hook(ModelHook(self._forward_begins), prepend=True))
             keep(model.register_forward_hook(ModelHook(self._forward_ends), always_call=True))
         if optimizer is not None:
@@ -145,5 +147,9 @@ _FRAMES: tuple[Any, ...] = (
 )  # fmt: skip
 """What runs in hooks around a compiled graph."""
 
-for _hook in (UnmarkedPhases._forward_begins, UnmarkedPhases._optimizer_begins, UnmarkedPhases._optimizer_ends):
-    _hook._torchdynamo_inline = _in_graph  # type: ignore[attr-defined]
+_IN_GRAPH: tuple[Any, ...] = (
+    UnmarkedPhases._forward_begins, UnmarkedPhases._forward_ends, UnmarkedPhases._optimizer_begins,
+    UnmarkedPhases._optimizer_ends,
+)  # fmt: skip
+for _hook in _IN_GRAPH:
+    _hook._torchdynamo_inline = _in_graph

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import FULL_GPU_BYTES, FULL_GPU_RATIO
 from tachograph.node.gpu.conclusions.readings import Finding, Readings
-from tachograph.node.gpu.conclusions.windows import Highest
+from tachograph.node.windows import Highest
 
 WINDOW_SECONDS, KNOWN_SECONDS = 60.0, 150.0
 

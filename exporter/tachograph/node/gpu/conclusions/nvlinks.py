@@ -8,7 +8,7 @@ from statistics import median
 from tachograph import diagnosis
 from tachograph.catalog import index as catalog
 from tachograph.node.gpu.conclusions.readings import Finding, Readings
-from tachograph.node.gpu.conclusions.windows import Growth, Highest
+from tachograph.node.windows import Growth, Highest
 
 UP_SECONDS, DAY_SECONDS = 120.0, 86_400.0
 KNOWN_SECONDS = 150.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import BUSY_GPU_RATIO, UNKNOWN_LINK_REPLAYS
 from tachograph.node.gpu.conclusions.readings import Finding, Readings
-from tachograph.node.gpu.conclusions.windows import Growth, Highest, Mean
+from tachograph.node.windows import Growth, Highest, Mean
 
 NOW_SECONDS, KNOWN_SECONDS, REPLAYS_SECONDS = 120.0, 150.0, 300.0
 

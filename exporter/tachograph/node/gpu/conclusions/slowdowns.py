@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import SLOWDOWN_RATIO, slowdown_cause
 from tachograph.node.gpu.conclusions.readings import Finding, Readings
-from tachograph.node.gpu.conclusions.windows import Growth, Mean
+from tachograph.node.windows import Growth, Mean
 
 WINDOW_SECONDS = 120.0
 COUNTED, ACTIVE = catalog.GPU_CLOCK_EVENT_SECONDS, catalog.GPU_CLOCK_EVENT

@@ -8,8 +8,8 @@ from statistics import median
 from tachograph.catalog import index as catalog
 from tachograph.diagnosis import BUSY_GPU_RATIO, SLOW_CLOCK_RATIO
 from tachograph.node.gpu.conclusions.readings import Readings
-from tachograph.node.gpu.conclusions.windows import Mean
 from tachograph.node.samples import Sample
+from tachograph.node.windows import Mean
 
 WINDOW_SECONDS = 30.0
 NOISE_RATIO = 0.02

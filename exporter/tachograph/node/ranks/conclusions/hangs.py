@@ -169,7 +169,7 @@ class Hang:
             self._without_step, self._paused, self._entered, self._phases = 0.0, None, Counter(), frozenset()
             return
         self._without_step = seconds or 0.0
-        self._phases |= {doing(rank) for rank in ranks}
+        self._phases |= {doing(rank) for rank in ranks if self._away is None or _stands(rank, view)}
         self._is_pausing = seconds is not None and is_pause(lasting)
         if self._is_pausing:
             self._paused = view.now
@@ -299,6 +299,11 @@ def _collectives(ranks: Collection[Rank], view: RunView) -> Iterator[Sample]:
             ("per_step", most[group], ""),
         ):
             yield Sample(catalog.RUN_HANG_ENQUEUED, (view.run, group, figure, said), value)
+
+
+def _stands(rank: Rank, view: RunView) -> bool:
+    """Return whether a rank has been in its phase for longer than a whole step takes, so that it follows no pause."""
+    return (rank.phase_seconds(view.now) or 0.0) > max(EXCUSED_SECONDS, view.step_seconds or 0.0)
 
 
 def _steps(view: RunView) -> float:

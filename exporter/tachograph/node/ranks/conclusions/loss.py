@@ -86,6 +86,11 @@ def _lost(rank: Rank, view: RunView) -> bool:
     return view.now - last < HEALED_SECONDS
 
 
+def last_is_lost(rank: Rank) -> bool:
+    """Return whether the last loss of a rank was NaN or infinite, whether or not it has ended since."""
+    return not math.isfinite(_loss(rank))
+
+
 def first_to_lose(lost: Sequence[Rank]) -> tuple[list[Rank], float | None]:
     """Return the ranks that may have lost their loss first, that of the earliest step at the head, and that step.
 

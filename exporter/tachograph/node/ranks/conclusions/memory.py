@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from tachograph.catalog import index as catalog
+from tachograph.diagnosis import MEMORY_FULL_RATIO
 from tachograph.node.ranks.conclusions.view import RunView, gauge
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.samples import Sample
@@ -149,3 +150,13 @@ def shares(view: RunView, key: str) -> Mapping[Rank, float]:
         if held and value is not None:
             found[rank] = value / held
     return found
+
+
+def fullest(view: RunView, sizes: Mapping[str, float]) -> tuple[Rank, float] | None:
+    """Return the rank whose tensors took most of its GPU's memory, and the share, if that is nearly all of it."""
+    peaks = {rank: gauge(rank, catalog.TRAIN_MEMORY_PEAK.key) for rank in view.running}
+    found = {
+        rank: peak / size for rank, peak in peaks.items() if peak is not None and (size := sizes.get(rank.place[1]))
+    }
+    rank = max(found, key=found.__getitem__, default=None)
+    return (rank, found[rank]) if rank is not None and found[rank] >= MEMORY_FULL_RATIO else None
