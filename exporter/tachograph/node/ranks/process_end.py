@@ -213,7 +213,7 @@ def _is_over(fields: Sequence[bytes]) -> bool:
 
 
 class Outlived(NamedTuple):
-    """What to call for a rank whose connection ended before its process."""
+    """The calls about a rank whose connection ended before its process."""
 
     over: Callable[[], None]
     """Once the process has ended."""
