@@ -159,7 +159,7 @@ class RankConnection(asyncio.BufferedProtocol):
     def _replaced(self, rank: Rank) -> None:
         """Note that the process of a rank that said nothing of an end runs another program: the training is over."""
         if self._table.ended_alone(rank):
-            self._table.gone(rank, 0)
+            rank_ends.gone(rank, 0)
             rank.end_note = "its process runs another program now"
             _log.info("rank finished without a final message", extra={**self._who(rank), "end": rank.end_note})
 
