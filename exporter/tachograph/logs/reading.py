@@ -109,6 +109,8 @@ def read(parts: Sequence[FilePart], reading: Reading, progress: Progress) -> Non
             if outcome.why:
                 lines = outcome.scanned.lines
                 reading.problems.append(Unread(first.path, f"{outcome.why}, after {lines} lines", skipped=not lines))
+        if all(map(_is_nothing, outcomes)):
+            continue
         steps = [partial(_steps_of, parts[number]) for number in numbers]
         reading.add(first.path, [outcome.scanned for outcome in outcomes], first.context, steps)
 
@@ -126,7 +128,12 @@ def read_stream(name: str, stream: Iterable[bytes], context: Context, reading: R
     outcome = _scan(begin_kept(), context, progress)
     if outcome.why:
         reading.problems.append(Unread(name, outcome.why, skipped=not outcome.scanned.lines))
-    reading.add(name, [outcome.scanned], context, [partial(steps_in, first, context)])
+    if not _is_nothing(outcome):
+        reading.add(name, [outcome.scanned], context, [partial(steps_in, first, context)])
+
+
+def _is_nothing(outcome: _Outcome) -> bool:
+    return bool(outcome.why) and not outcome.scanned.lines
 
 
 def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[int, _Outcome]]:
