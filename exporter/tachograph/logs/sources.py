@@ -177,7 +177,7 @@ def _start(file: io.BufferedReader) -> bytes:
 
 
 def _written(number: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield where a file begins and ends to have content: holes of a part or more are left out, which may be many TB."""
+    """Yield where a file begins and ends to have content: holes of a part or more are left out, some of many TB."""
     begin = end = 0
     with suppress(OSError):  # nothing was written from here to its end
         while end < size:

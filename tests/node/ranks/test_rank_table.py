@@ -318,7 +318,7 @@ def test_a_living_rank_cannot_be_taken_over(table: Any) -> None:
 
 
 def test_a_living_rank_of_another_container_cannot_be_taken_over(table: Any) -> None:
-    """Two containers of one name, in each of which the training has pid 7, do not take turns; nor does a restart wait."""
+    """Two containers of one name, in each of which training has pid 7, do not take turns; nor does a restart wait."""
     table.greet(link := Link(), Peer(1000, 0), pid=7)
     table.tell(link, 50)
     with pytest.raises(FrameError, match="held by pid 7 in attempt 0") as refusal:

@@ -134,7 +134,7 @@ class PeerProcess:
 
     @property
     def runs_another(self) -> bool:
-        """Whether the process goes on with another program in the place of its own (execve(2)), as far as that shows."""
+        """Whether the process goes on with another program in place of its own (execve(2)), as far as that shows."""
         fields = self._fields()
         if self.closed or not fields or fields[_START] != self._started or self._is_ending(fields):
             return False
