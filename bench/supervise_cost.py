@@ -32,7 +32,7 @@ from tachograph.supervise.ledger import SHADOW
 from tachograph.supervise.run_seen import RunSeen, Unknown
 from tachograph.supervise.several_nodes import SeveralNodes
 from tachograph.supervise.signals import Signals
-from tachograph.supervise.supervisor import POLL_SECONDS, Supervisor
+from tachograph.supervise.supervisor import Supervisor
 from tachograph.supervise.training import AttemptEnd
 from tachograph.watch.private_exporter import private_exporter
 from tachograph_lab.fleet.simulation import Simulation
@@ -86,10 +86,11 @@ def _api_node(exporter: VirtualNode) -> Callable[[object], str]:
 
 
 class Watch(SeveralNodes):
-    """Notes after how much CPU each look began, and whether it showed the run."""
+    """Notes when and after how much CPU each look began, and whether it showed the run."""
 
     def __init__(self, sources: dict[str, FindingSource]) -> None:
         super().__init__(sources, lambda: sources)
+        self.began: list[float] = []
         self.cpu: list[float] = []
         self.unknown: list[str] = []
 
@@ -98,6 +99,7 @@ class Watch(SeveralNodes):
 
     def look(self, attempt_seconds: float) -> RunSeen | Unknown:
         """Return the run."""
+        self.began.append(time.monotonic())
         self.cpu.append(time.process_time())
         seen = super().look(attempt_seconds)
         if isinstance(seen, Unknown):
@@ -151,8 +153,11 @@ def supervise(addresses: Sequence[str], looks: int, socket: Path, folder: Path) 
         raise SystemExit(f"the run is not healthy: {watch.unknown[:1]}")
     each = [1e3 * (after - before) for before, after in pairwise(watch.cpu[1:])]
     mean = sum(each) / len(each)
-    percent = mean / 10 / POLL_SECONDS
-    return {"nodes": len(addresses), "ms a look": mean, "median": statistics.median(each), "% of a core": percent}
+    apart = min(after - before for before, after in pairwise(watch.began[1:]))  # more where the machine is busy
+    return {
+        "nodes": len(addresses), "s between looks": apart, "ms a look": mean, "median": statistics.median(each),
+        "% of a core": mean / 10 / apart,
+    }  # fmt: skip
 
 
 def measured(nodes: int, looks: int, socket: Path) -> dict[str, float]:

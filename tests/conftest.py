@@ -126,19 +126,21 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.freeze()
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is applied
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before -m is applied, and after all that is put in another order
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, object, object]:
     """Mark what needs Prometheus's programs: `make test-unit` does without. Workers get what takes long first."""
     for item in items:
         if "programs" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.prometheus)
+    result = yield
     if hasattr(config, "workerinput"):
         sizes = Counter(unit_of(item.nodeid) for item in items)
         items.sort(key=lambda item: (not item.nodeid.startswith(LONG), -sizes[unit_of(item.nodeid)]))
+    return result
 
 
 TOGETHER = (
-    ("tests/client/core/", "tests/client/flops/", "tests/client/torch/"),
+    ("tests/client/core/", "tests/client/flops/", "tests/client/torch/", "tests/blackbox/test_gloo"),
     ("tests/attach/", "tests/auto/test_recording", "tests/auto/test_trainings", "tests/examples/",
      "tests/integrations/", "tests/supervise/test_resilient"),
 )  # fmt: skip

@@ -329,3 +329,55 @@ def a_job_that_htcondor_holds() -> Files:
         "012 (8812.002.000) 2026-11-20 10:20:17 Job was held.\n\tError from slot1_1@gpu7: Job has gone over cgroup memory limit of 131072 megabytes. Peak usage: 131071 megabytes.  Consider resubmitting with a higher request_memory.\n\tCode 34 Subcode 0\n"
     )
     return files
+
+
+@folder("storage", rank=5)
+def a_checkpoint_that_one_rank_could_not_write() -> Files:
+    error = (
+        "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([5])\n"
+        "Traceback (most recent call last): (RANK 5)\n"
+        '  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/checkpoint/utils.py", line 163, in reduce_scatter\n'
+        "    local_data = map_fun()\nOSError: [Errno 28] No space left on device"
+    )
+    lines = traceback(error, name="save").splitlines()
+    return {
+        f"rank_{rank}.log": steps(0, 20) + "".join(f"[rank{rank}]: {line}\n" for line in lines) for rank in range(8)
+    }
+
+
+@folder("", silent=())
+def ranks_that_only_say_that_they_failed() -> Files:
+    return {
+        f"rank_{rank}.log": steps(0, 20, f"[rank {rank}] ")
+        + f"{python_time(21 + rank)} ERROR [rank {rank}] failed\n"
+        + _ended(0, "")
+        for rank in range(4)
+    }
+
+
+@folder("", silent=())
+def a_first_rank_that_sums_up() -> Files:
+    files: Files = {f"rank_{rank}.log": steps(0, 20, f"[rank {rank}] ") + _ended(0, "") for rank in range(4)}
+    said = (
+        f"{python_time(21)} ERROR [rank 0] the training loop ended early, see the config and the options of the run\n"
+    )
+    return files | {"rank_0.log": steps(0, 20, "[rank 0] ") + said + _ended(0, "")}
+
+
+def _flap(seconds: float) -> str:
+    return f"{at(seconds):%b %d %H:%M:%S} n1 kernel: [9912.1] mlx5_core 0000:5e:00.0 ibs2: Link down\n"
+
+
+@folder("software", rank=2)
+def a_link_that_was_down_an_hour_before() -> Files:
+    minutes = "".join(f"{python_time(60 * step)} INFO step {step} loss 2.1\n" for step in range(60))
+    files: Files = {f"rank_{rank}.log": minutes + peer_gone(rank) for rank in range(4)}
+    error = "TypeError: can't convert cuda:0 device type tensor to numpy."
+    return files | {"rank_2.log": minutes + traceback(error, "[rank2]: "), "syslog": _flap(60)}
+
+
+@folder("network")
+def a_link_that_is_down_when_steps_end() -> Files:
+    minutes = "".join(f"{python_time(60 * step)} INFO step {step} loss 2.1\n" for step in range(60))
+    files: Files = {f"rank_{rank}.log": minutes + watchdog(rank, 4200) for rank in range(4)}
+    return files | {"syslog": _flap(59 * 60)}

@@ -166,6 +166,48 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path: Path, capsys: pytest
     assert said["read"]["logs"] == 2
 
 
+def test_a_log_with_holes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that was cut while it was open may have terabytes in which nothing was written: they take no time."""
+    with (tmp_path / "run.log").open("wb") as file:
+        file.seek(1 << 42)
+        file.write(b"rank 1: starts\n")
+        file.seek(2 << 42)
+        file.write(LOG.encode())
+        file.truncate(3 << 42)
+    with (tmp_path / "hole.log").open("wb") as file:
+        file.truncate(1 << 42)
+    status, said = as_json(capsys, tmp_path)
+    assert (status, said["findings"][0]["rank"], said["read"]["logs"]) == (0, 3, 1)
+    assert said["read"]["lines"] >= 5
+    assert [one["why"] for one in said["problems"]] == ["binary"]
+
+
+def test_what_unpacks_to_far_too_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is read up to where no log would be, and that is said; what was before it counts."""
+    path = tmp_path / "run.log.gz"
+    endless = gzip.compress(bytes(16 << 20))
+    path.write_bytes(gzip.compress(LOG.encode()) + endless * 40)
+    status, said = as_json(capsys, path)
+    assert (status, said["findings"][0]["rank"]) == (0, 3)
+    (problem,) = said["problems"]
+    assert "unpacks to more than 500 times its size" in problem["why"]
+    assert said["read"]["bytes"] < 300 << 20
+
+
+def test_a_packed_file_of_which_nothing_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is said to be well where nothing was read."""
+    (tmp_path / "run.log.xz").write_bytes(lzma.compress(LOG.encode())[:30])
+    status, out, err = run(capsys, tmp_path)
+    assert (status, out) == (1, "")
+    assert "after 0 lines" in err
+
+
+def test_standard_input_that_is_closed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `<&-` leaves it: one line."""
+    monkeypatch.setattr("sys.stdin", None)
+    assert run(capsys, "-") == (1, "", "tachograph logs: standard input: empty\n")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_no_permission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file or folder that may not be read is named."""

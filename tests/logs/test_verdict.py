@@ -139,3 +139,18 @@ def test_states() -> None:
     assert verdict(advice).state == "nothing_wrong"
     assert verdict(CASCADE.format(0, "03:00:00")).state == "no_cause"
     assert verdict(OOM.format(0, "03:00:00")).state == "cause"
+
+
+def test_what_a_kernel_reports_before_long_hours_of_steps() -> None:
+    """It is no cause where nothing failed, and one where the steps ended with it."""
+    down = "[Thu Nov 26 03:00:00 2026] mlx5_core 0000:5e:00.0 ibs2: Link down\n"
+    steps = [f"2026-11-26 03:{minute:02}:00 step {minute} loss 2.1\n" for minute in range(30)]
+    assert verdict("".join(steps), down).state == "nothing_wrong"
+    assert verdict("".join(steps[:5]), down).state == "cause"
+
+
+def test_a_report_whose_words_say_something_is_preferred() -> None:
+    """To one before it that no row knows."""
+    odd = "[rank1]: 2026-11-26 03:00:00 ERROR TDRV:exec (FATAL-RT-UNDEFINED-STATE) no notification (end:0)"
+    told = "[rank1]: 2026-11-26 03:00:01 ERROR NRT:nrt_infodump Failure: NRT_EXEC_HW_ERR_HBM_UE in nrt_execute()"
+    assert first(odd, told) == ("hardware", 1)

@@ -141,7 +141,7 @@ class World:
 
     def look(self, _: float) -> RunSeen | Unknown:
         seen = self.look_at(len(self.children) - 1, self.now - self.began)
-        return replace(seen, times=(self.now,)) if isinstance(seen, RunSeen) else seen
+        return replace(seen, times=(self.now,) * len(seen.times)) if isinstance(seen, RunSeen) else seen
 
     def start(self, environment: Mapping[str, str]) -> Child:
         status, after = dict(enumerate(self.ends)).get(len(self.children), (None, 0.0))

@@ -489,7 +489,6 @@ SUPERVISOR_ACTIONS = _row(
 SUPERVISOR_WEBHOOKS = _row(
     "supervisor_webhooks_total", COUNTER, "", ("run", "outcome"),
     "Webhooks that were sent to this supervisor; late, malformed, forged and too_many were refused.",
-    detail=True,
     vocabulary=WEBHOOK_OUTCOMES,
 )  # fmt: skip
 SUPERVISOR_QUESTION = _row(

@@ -27,9 +27,10 @@ class Weight(IntEnum):
     EXCEPTION = 3
     CONFIRMATION = 4
     ALONE = 5
-    UNKNOWN = 6
-    CASCADE = 7
-    ADVICE = 8
+    REPORTED = 6
+    UNKNOWN = 7
+    CASCADE = 8
+    ADVICE = 9
 
 
 @dataclass
@@ -181,7 +182,7 @@ def _weight(row: int, sighting: Sighting) -> Weight:
     if row == UNKNOWN or known is None:
         return Weight.UNKNOWN
     if known.evidence and not sighting.frame and not table().exception.search(sighting.text):
-        return Weight.UNKNOWN  # reported, and nothing was raised
+        return Weight.REPORTED  # and nothing was raised
     if known.role == "root":
         return Weight.EXCEPTION if known.weak else Weight.PEER if known.peer else Weight.ROOT
     if known.role == "confirmation" and known.by != "program":

@@ -36,7 +36,10 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Reading:
-    """Everything that was read: what was found, by kind, sizes, and what could not be read."""
+    """Everything that was read: what was found, by kind, sizes, and what could not be read.
+
+    `stepped`: the time up to which all files make steps, of those whose last lines have one.
+    """
 
     kinds: Kinds = field(default_factory=Kinds)
     names: RankNames = field(default_factory=RankNames)
@@ -49,6 +52,7 @@ class Reading:
     lost: int = 0
     first: float | None = None
     last: float | None = None
+    stepped: float | None = None
 
     def add(
         self, name: str, scans: Sequence[Scanned], context: Context, steps: Sequence[Callable[[], StepLines]]
@@ -80,6 +84,8 @@ class Reading:
             ends = (self.first, self.last, scanned.first, scanned.last)
             times = [time for time in (*ends, *seen) if time is not None]
             self.first, self.last = min(times, default=None), max(times, default=None)
+        if scans and (ended := scans[-1].stepped) is not None:
+            self.stepped = ended if self.stepped is None else min(self.stepped, ended)
         self.lines += lines
 
 
@@ -103,6 +109,8 @@ def read(parts: Sequence[FilePart], reading: Reading, progress: Progress) -> Non
             if outcome.why:
                 lines = outcome.scanned.lines
                 reading.problems.append(Unread(first.path, f"{outcome.why}, after {lines} lines", skipped=not lines))
+        if all(map(_is_nothing, outcomes)):
+            continue
         steps = [partial(_steps_of, parts[number]) for number in numbers]
         reading.add(first.path, [outcome.scanned for outcome in outcomes], first.context, steps)
 
@@ -120,7 +128,12 @@ def read_stream(name: str, stream: Iterable[bytes], context: Context, reading: R
     outcome = _scan(begin_kept(), context, progress)
     if outcome.why:
         reading.problems.append(Unread(name, outcome.why, skipped=not outcome.scanned.lines))
-    reading.add(name, [outcome.scanned], context, [partial(steps_in, first, context)])
+    if not _is_nothing(outcome):
+        reading.add(name, [outcome.scanned], context, [partial(steps_in, first, context)])
+
+
+def _is_nothing(outcome: _Outcome) -> bool:
+    return bool(outcome.why) and not outcome.scanned.lines
 
 
 def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[int, _Outcome]]:

@@ -36,6 +36,9 @@ from tachograph.logs.wordings import LineWordings, TracebackWordings
 MOST_KNOWN = 4_000
 """Lines that are known again, whatever their time."""
 
+ASKED = 256
+"""Files whose last step is looked for: ranks make steps together, so that those of some are enough."""
+
 _SUMMARIES = frozenset(SUMMARIES)
 _OF_SUMMARY = ("exitcode ", "traceback :", "KILLED BY SIGNAL", "EXIT CODE:")
 _NCCL = frozenset(MARKS)
@@ -144,9 +147,10 @@ class LogScan:
         """Return what was read."""
         kept = self._sightings
         self._forget()
+        stepped = self._times.last_step() if self._context.file <= ASKED else None
         return Scanned(
             kept.kept, self._nccl, self._size, self._lines + (not self._times.whole), self._long, kept.lost,
-            self._first, self._times.last(), self._attempt, self._named, self._steps, kept.unsettled(),
+            self._first, self._times.last(), stepped, self._attempt, self._named, self._steps, kept.unsettled(),
         )  # fmt: skip
 
     def _learn(self, block: bytes) -> None:
@@ -255,6 +259,7 @@ class LogScan:
         raised = inside if isinstance(inside, TracebackEnd) else None
         if raised:
             line = with_facts(line._replace(text=raised.text), raised.prefix, self._context.written, self._shape)
+            line = line if raised.rank is None else line._replace(rank=raised.rank, local_rank=None)
         if not texts.isdisjoint(_NCCL):
             self._nccl.read(line)
         self._named.note(line)

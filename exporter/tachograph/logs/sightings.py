@@ -74,7 +74,7 @@ class Sighting(NamedTuple):
 class Scanned(NamedTuple):
     """Everything that a stream said.
 
-    `named`: who is who, as far as lines say it.
+    `named`: who is who, as far as lines say it. `stepped`: the time of the last step, if its last lines have one.
     `steps`: those that its first lines report, if it follows another part of a file.
     `unsettled`: failures that it ended with, in one attempt.
     """
@@ -87,6 +87,7 @@ class Scanned(NamedTuple):
     lost: int
     first: float | None
     last: float | None
+    stepped: float | None
     attempt: int | None
     named: NamedRanks
     steps: frozenset[bytes]

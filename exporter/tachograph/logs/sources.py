@@ -12,6 +12,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
@@ -23,6 +24,8 @@ BLOCK = 4 << 20
 """Bytes read at once."""
 PART = 64 << 20
 """Bytes of a large file that are read by one process in one go."""
+HIGHLY_PACKED, LARGEST_UNPACKED = 500, 256 << 20
+"""Logs pack to a hundredth. What unpacks to so many times its size is read up to that many bytes."""
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeError)
 """Exceptions of reading a file, packed or not."""
 
@@ -128,7 +131,8 @@ def parts(path: Path, context: Context, problems: list[Unread], *, named: bool) 
             problems.append(Unread(str(path), "not a regular file"))
             return []
         with path.open("rb") as file:
-            start = _start(file)
+            start = _start(file) if status.st_size else b""  # some of the kernel's files never end
+            written = list(_written(file.fileno(), status.st_size))
     except OSError as error:
         problems.append(Unread(str(path), error.strerror or type(error).__name__))
         return []
@@ -141,8 +145,9 @@ def parts(path: Path, context: Context, problems: list[Unread], *, named: bool) 
     if note:
         problems.append(Unread(str(path), note, skipped=False))
     return [
-        FilePart(str(path), context, begin, min(begin + PART, status.st_size))
-        for begin in range(0, status.st_size, PART)
+        FilePart(str(path), context, at, min(at + PART, end))
+        for begin, end in written
+        for at in range(begin, end, PART)
     ]
 
 
@@ -162,10 +167,28 @@ def refused(start: bytes) -> str:
 
 def _start(file: io.BufferedReader) -> bytes:
     """Return the beginning of a file, without the zeros of one that was cut while it was open for writing."""
-    while start := file.read(8192):
-        if letters := start.lstrip(b"\0"):
-            return letters if len(letters) == len(start) else letters + file.read(8192)
-    return b"\0" if file.tell() else b""
+    with suppress(OSError):  # nothing was written from here to its end
+        file.seek(0, os.SEEK_DATA)
+        while start := file.read(8192):
+            if letters := start.lstrip(b"\0"):
+                return letters if len(letters) == len(start) else letters + file.read(8192)
+            file.seek(file.tell(), os.SEEK_DATA)
+    return b"\0"
+
+
+def _written(number: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield where a file begins and ends to have content: holes of a part or more are left out, some of many TB."""
+    begin = end = 0
+    with suppress(OSError):  # nothing was written from here to its end
+        while end < size:
+            after = os.lseek(number, end, os.SEEK_DATA)
+            if after - end >= PART:
+                if end > begin:
+                    yield begin, end
+                begin = after
+            end = min(os.lseek(number, after, os.SEEK_HOLE), size)
+    if end > begin:
+        yield begin, end
 
 
 def packing(start: bytes) -> str:
@@ -190,7 +213,8 @@ def not_utf8(start: bytes) -> str:
 def blocks(part: FilePart) -> Iterator[bytes]:
     """Yield a part as blocks of whole lines; raise one of UNREADABLE.
 
-    A part begins after the first line break behind its beginning, and ends with the line that reaches over its end.
+    A part begins after the first line break behind its beginning, unless a hole is before that, and ends with the line
+    that reaches over its end.
     """
     with open(part.path, "rb") as file:  # noqa: PTH123  of 20,000 small files, a Path each costs as much as reading them
         if part.end is None:
@@ -199,7 +223,8 @@ def blocks(part: FilePart) -> Iterator[bytes]:
         position = part.begin
         if position:
             file.seek(position - 1)
-            position += len(file.readline(BLOCK)) - 1
+            before = file.readline(BLOCK)
+            position += 0 if before.startswith(b"\0") else len(before) - 1
         file.seek(position)
         while position < part.end:
             block = file.read(min(BLOCK, part.end - position))
@@ -246,7 +271,23 @@ def _unpacked(file: io.BufferedReader) -> ReadsPieces:
     if encoding := wide(start):
         return _Recoded(file, encoding)
     opened = _OPENED.get(packing(start))
-    return opened(file) if opened else file
+    return _Unpacked(file, opened(file)) if opened else file
+
+
+class _Unpacked:
+    """The content of a packed file; an OSError where that is far more than a log's could be."""
+
+    def __init__(self, packed: io.BufferedReader, content: ReadsPieces) -> None:
+        self._packed, self._content = packed, content
+        self._size = 0
+
+    def read1(self, size: int, /) -> bytes:
+        """Return the next bytes; empty at the end."""
+        data = self._content.read1(size)
+        self._size += len(data)
+        if self._size > max(LARGEST_UNPACKED, HIGHLY_PACKED * self._packed.tell()):
+            raise OSError(f"it unpacks to more than {HIGHLY_PACKED} times its size")
+        return data
 
 
 class _Recoded:
@@ -265,5 +306,5 @@ class _Recoded:
 
 
 def standard_input() -> ReadsPieces:
-    """Return standard input as bytes."""
-    return cast("ReadsPieces", sys.stdin.buffer)
+    """Return standard input as bytes; nothing where it is closed."""
+    return io.BytesIO() if sys.stdin is None else cast("ReadsPieces", sys.stdin.buffer)

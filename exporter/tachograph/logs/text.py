@@ -23,6 +23,7 @@ _HEADINGS = {
     Weight.EXCEPTION: "CAUSE, an exception that no row of the table knows",
     Weight.CONFIRMATION: "PROBABLE CAUSE",
     Weight.ALONE: "CAUSE, as far as the logs go",
+    Weight.REPORTED: "PERHAPS, an error that no row of the table knows",
     Weight.UNKNOWN: "PERHAPS, an error that no row of the table knows",
 }
 
@@ -131,7 +132,7 @@ def _followed(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
     """Yield one line for each category of what else was found in the root's attempt."""
     others: dict[str, list[LogFinding]] = {}
     for one in verdict.findings[1:]:
-        if one.attempt == first.attempt and one.weight not in (Weight.ADVICE, Weight.UNKNOWN):
+        if one.attempt == first.attempt and one.weight not in (Weight.ADVICE, Weight.REPORTED, Weight.UNKNOWN):
             others.setdefault(one.category, []).append(one)
     if others:
         yield "Also, in the order of their times:"
@@ -149,7 +150,7 @@ def _followed(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
 
 
 def _unknown(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
-    unknown = [one for one in verdict.findings if one.weight == Weight.UNKNOWN and one is not first]
+    unknown = [one for one in verdict.findings if one.weight in (Weight.REPORTED, Weight.UNKNOWN) and one is not first]
     if not unknown:
         return
     yield f"Errors that no row of the table knows: {humanize.plural(len(unknown), 'kind')}"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from tachograph.logs.line import LogLine
+from tachograph.logs.progress import STEP, step_label
 
 BEFORE = 4096
 """Bytes before a line without a time in which one is looked for."""
@@ -44,6 +45,15 @@ class LineTimes:
     def last(self) -> float | None:
         """Return the last time of what was read."""
         return self._time(self._end)
+
+    def last_step(self) -> float | None:
+        """Return the time of the last step in the last lines of what was read."""
+        places = [match.start() for match in STEP.finditer(self._end.lower())]
+        for place in reversed(places):
+            begin = self._end.rfind(b"\n", 0, place) + 1
+            if step_label(line := self._end[begin : begin + _LINE].partition(b"\n")[0]):
+                return self._time(line)
+        return None
 
     def before(self, begin: int) -> float | None:
         """Return the last time in the lines before a place; no line is read for it twice."""

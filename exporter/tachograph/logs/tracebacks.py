@@ -18,7 +18,10 @@ FOREIGN = 300
 """Lines of others in a row after which it is given up, and for each other one that is open, since they take turns:"""
 _EACH = 4
 
-HEAD = re.compile(r"(?:[╭+][─-]+ ?)?(?:Exception Group )?Traceback \(most recent call last\)")
+HEAD = re.compile(
+    r"(?:[╭+][─-]+ ?)?(?:Exception Group )?Traceback \(most recent call last\)(?:: \(RANK (?P<rank>\d{1,6})\))?"
+)
+"""With a rank where all ranks print what one of them raised, as PyTorch does of checkpoints."""
 _FRAME = re.compile(
     r'(?: {2}|> |\t)?\bFile "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<name>\S{1,80}))?'
     r"|[│|] *(?P<drawn>[^\s:]{1,400}\.py):(?P<at>\d+) in (?P<of>[\w.<>]{1,80})"
@@ -40,7 +43,8 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 class TracebackEnd(NamedTuple):
     """The end of a traceback: where its exception was raised, its text, its prefix, and that of all of its lines.
 
-    `frame`: outside installed packages, if possible; `inner`: wherever that is; `lines`: how many it has.
+    `frame`: outside installed packages, if possible; `inner`: wherever that is; `lines`: how many it has. `rank`: whose
+    it is, if its head says so.
     """
 
     frame: str
@@ -49,11 +53,13 @@ class TracebackEnd(NamedTuple):
     prefix: str
     alike: str
     lines: int
+    rank: int | None
 
 
 @dataclass
 class _Traceback:
     prefix: str
+    rank: int | None = None
     learned: bool = False
     lines: int = 0
     touched: int = 0
@@ -84,7 +90,7 @@ class Tracebacks:
         if "Traceback" in line and (head := HEAD.search(line)):
             prefix = _alike(line[: head.start()])
             self._close(prefix)
-            self._begin(_Traceback(prefix))
+            self._begin(_Traceback(prefix, None if head["rank"] is None else int(head["rank"])))
             return True
         if not self._open:
             return False
@@ -107,7 +113,9 @@ class Tracebacks:
                 if "sub-exception" in rest:  # the group's own, above those that it holds
                     return True
                 self._close(entry.prefix)
-                return TracebackEnd(entry.frame, entry.last, rest, line[:end], entry.prefix, entry.lines + 2)
+                return TracebackEnd(
+                    entry.frame, entry.last, rest, line[:end], entry.prefix, entry.lines + 2, entry.rank
+                )
         while self._open:
             oldest = next(iter(self._open.values()))
             if self._read - oldest.touched <= FOREIGN + _EACH * len(self._open):

@@ -20,6 +20,8 @@ CLOCKS = 60.0
 """Seconds that clocks which nothing compares usually differ by at most: within them, what is likelier comes first."""
 STEP = 5.0
 """Seconds within which two things are at once on clocks that steps compare: one rank may be ahead by a step."""
+SURVIVED = 600.0
+"""Seconds of steps after what a kernel reports, after which it has ended none of them."""
 SILENT = 0.25
 """The largest share of ranks whose silence says something, where the others complain."""
 
@@ -42,7 +44,7 @@ class LogVerdict:
 
 def conclude(reading: Reading) -> LogVerdict:
     """Return the findings, the root first; where there is none, the first that suffered."""
-    findings = all_findings(reading)
+    findings = _weighed(all_findings(reading), reading.stepped)
     attempts = sorted({finding.attempt for finding in findings})
     by_attempt = [[one for one in findings if one.attempt == attempt] for attempt in attempts]
     roots = [
@@ -62,6 +64,33 @@ def conclude(reading: Reading) -> LogVerdict:
     rivals = _rivals(first, rest, reading.clocks) if first and state == "cause" else []
     silent = _silent(findings, reading) if state == "no_cause" else []
     return LogVerdict(state, ([first] if first else []) + rest, roots, reading, rivals, silent)
+
+
+def _weighed(findings: Sequence[LogFinding], stepped: float | None) -> list[LogFinding]:
+    """Return findings with the weight that each has beside the others.
+
+    What a kernel reports explains no failure if all ranks made steps for long after it, until `stepped`. A line that
+    has no more than the level of an error is part of what follows if its ranks complain of their peers, as others do.
+    """
+    one_attempt = len({one.attempt for one in findings}) == 1
+    otherwise = any(one.by != "kernel" and one.weight < Weight.ADVICE for one in findings)
+    complain: dict[int, set[int]] = {}
+    for one in findings:
+        if one.weight == Weight.CASCADE:
+            complain.setdefault(one.attempt, set()).update(one.ranks)
+    weighed: list[LogFinding] = []
+    for one in findings:
+        weight = one.weight
+        if one.by == "kernel" and one_attempt and one.time is not None and (stepped or 0.0) >= one.time + SURVIVED:
+            weight = max(weight, Weight.ALONE if otherwise else Weight.ADVICE)
+        elif (
+            weight in (Weight.REPORTED, Weight.UNKNOWN)
+            and one.ranks
+            and len(others := complain.get(one.attempt, set())) > 1
+        ):
+            weight = Weight.CASCADE if others.issuperset(one.ranks) else weight
+        weighed.append(replace(one, weight=weight))
+    return weighed
 
 
 def _place(finding: LogFinding) -> tuple[str, int, str, str, int]:

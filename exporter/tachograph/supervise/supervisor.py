@@ -45,7 +45,9 @@ from tachograph.supervise.triggers import OF_ALERTS, RESTART_LOOP, RunFinding, w
 from tachograph.text.humanize import count
 
 POLL_SECONDS = 5.0
-"""How often the exporter is asked: an answer costs both together 5 ms."""
+"""How often exporters are asked: an answer costs both together 5 ms."""
+NODES_A_LOOK, LONGEST_POLL_SECONDS = 16, 10.0
+"""A run on more nodes is looked at less often in proportion, as each costs the same; at most so much less."""
 PENDING_SECONDS = 1.0
 """The same while something is wrong, since each second of waiting costs one of every GPU, and until a restart of ours
 makes steps."""
@@ -131,8 +133,14 @@ class Supervisor:
                     return status
                 is_waiting = self._pending.is_waiting
                 is_waiting |= self._memory.recovering is not None and not self._blindness.is_said
-                next_look = self._clock.monotonic() + (PENDING_SECONDS if is_waiting else POLL_SECONDS)
+                next_look = self._clock.monotonic() + (PENDING_SECONDS if is_waiting else self._rest_seconds())
         return self._after(training)
+
+    def _rest_seconds(self) -> float:
+        """Return how long no exporter is asked while nothing is wrong."""
+        seen = self._observer.seen
+        nodes = 1 if seen is None else len(seen.times)
+        return min(POLL_SECONDS * max(nodes / NODES_A_LOOK, 1.0), LONGEST_POLL_SECONDS)
 
     def _placed(self) -> int | None:
         """Have the job queued again if the attempt cannot run in it; return the exit status then."""

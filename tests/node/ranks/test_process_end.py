@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -354,6 +355,41 @@ def test_a_connection_that_breaks_is_no_death(running: Any, raw: Callable[..., A
         assert reason(running, run) is None
     tell(code)
     running.eventually(lambda: reason(running, run) == expected)
+
+
+def test_a_process_that_becomes_another_program_is_no_rank_any_more(running: Any, raw: Callable[..., Any]) -> None:
+    """The training is over, as with exit code 0: nothing is frozen while an uploader runs with which a script ends.
+
+    Whatever that returns is its own.
+    """
+    tell = raw("executed")
+    tell("os.execv('/bin/sh', ['sh', '-c', 'read word; exit 3'])")
+    running.eventually(lambda: reason(running, "executed") == "finished")
+    tell("go on")
+    for _ in range(2):
+        assert running.scrape().value("rank_up", run="executed", rank=0) == 1
+        assert reason(running, "executed") == "finished"
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_another_program_shows(child: Any, shown: bool) -> None:
+    """By where it begins, for those who may see that, else by its name and its arguments."""
+    process, held = child("os.execv('/bin/sh', ['sh', '-c', 'read word; exit 3'])")
+    if not shown:
+        held._shown = False
+        held._program = held._program_of(held._fields())
+    assert not held.runs_another
+    process.stdin.write(b".")
+    process.stdin.flush()
+    end = time.monotonic() + 30
+    while not held.runs_another and time.monotonic() < end:
+        time.sleep(0.01)
+    assert held.runs_another
+    process.stdin.write(b"go on\n")
+    process.stdin.flush()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not held.runs_another, "it has ended"
+    held.close()
 
 
 ON_IN_A_THREAD = """

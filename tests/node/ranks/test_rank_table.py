@@ -317,6 +317,19 @@ def test_a_living_rank_cannot_be_taken_over(table: Any) -> None:
     assert table.states() == ["running"]
 
 
+def test_a_living_rank_of_another_container_cannot_be_taken_over(table: Any) -> None:
+    """Two containers of one name, in each of which training has pid 7, do not take turns; nor does a restart wait."""
+    table.greet(link := Link(), Peer(1000, 0), pid=7)
+    table.tell(link, 50)
+    with pytest.raises(FrameError, match="held by pid 7 in attempt 0") as refusal:
+        table.greet(Link(), Peer(1000, 0), pid=7)
+    assert refusal.value.reason == "conflict"
+    table.greet(link, Peer(1000, 0), pid=7)  # new facts on the same connection
+    table.lost(link)
+    table.greet(Link(), Peer(1000, 0), pid=7)
+    assert table.states() == ["running"]
+
+
 def test_a_higher_attempt_replaces(table: Any) -> None:
     """A restarted rank takes the place of one that hangs on, and its counters start again; a lower one does not."""
     table.greet(old := Link(), attempt=1)

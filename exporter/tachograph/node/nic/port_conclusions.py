@@ -77,7 +77,7 @@ class _Port:
             self._note(port.details, now)
 
     def _note(self, details: PortDetails, now: float) -> None:
-        self.speed = details.speed or None
+        self.speed = details.speed or None  # a driver that does not know says 0
         if self.up and self.speed is not None:
             self._best.note(now, self.speed)
         for kind, count in details.errors.items():

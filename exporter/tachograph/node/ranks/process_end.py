@@ -23,7 +23,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tachograph.catalog import index as catalog
 from tachograph.node.descriptors import may_be_rank
@@ -46,7 +46,7 @@ INFO = struct.Struct("=QQ11Ii")
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 INFO_EXIT = 1 << 3
 
-_STATE, _FLAGS, _START, _CODE_BEGINS, _EXIT_CODE = (field - 3 for field in (3, 9, 22, 26, 52))
+_STATE, _FLAGS, _START, _CODE_BEGINS, _STACK_BEGINS, _EXIT_CODE = (field - 3 for field in (3, 9, 22, 26, 28, 52))
 """The places of fields of proc_pid_stat(5), counted from the state."""
 _EXITING = 4
 """PF_EXITING (`include/linux/sched.h`): `do_exit` sets it, then the exit status, and closes the files after that."""
@@ -55,6 +55,9 @@ _HIDDEN = (b"0", b"1")
 
 _PENDING, _NOT_TAKEN = ("SigPnd", "ShdPnd"), ("SigBlk", "SigIgn", "SigCgt")
 """Fields of proc_pid_status(5): signals that came, and those that do not end the process."""
+
+EXECUTED_SECONDS = 0.5
+"""After a connection that the kernel closed in execve(2), it knows where the code of the new program begins by then."""
 
 MAX_THREADS = 64
 """Threads that are looked at of a process whose main thread has ended: one that goes on is among the first."""
@@ -76,6 +79,7 @@ class PeerProcess:
         fields = self._fields()
         self._started = fields[_START] if fields else None
         self._shown = bool(fields) and fields[_CODE_BEGINS] not in _HIDDEN
+        self._program = self._program_of(fields)
 
     @classmethod
     def of(cls, sock: socket.socket | None, peer: Peer, own_pid: int = 0, proc: Path = PROC) -> PeerProcess | None:
@@ -128,6 +132,25 @@ class PeerProcess:
         fields = self._fields()
         return not fields or (fields[_START] == self._started and not self._is_ending(fields))
 
+    @property
+    def runs_another(self) -> bool:
+        """Whether the process goes on with another program in place of its own (execve(2)), as far as that shows."""
+        fields = self._fields()
+        if self.closed or not fields or fields[_START] != self._started or self._is_ending(fields):
+            return False
+        now = self._program_of(fields)
+        return all(before and after and before != after for before, after in zip(self._program, now, strict=True))
+
+    def _program_of(self, fields: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Return what tells programs apart: where code and stack begin, else name and arguments, which may be changed.
+
+        A process whose main thread has ended has none of these.
+        """
+        if self._shown:
+            is_known = bool(fields) and fields[_CODE_BEGINS] not in _HIDDEN
+            return (b" ".join((fields[_CODE_BEGINS], fields[_STACK_BEGINS])) if is_known else b"",)
+        return tuple(_start_of(self._proc / str(self.peer.pid) / name) for name in ("comm", "cmdline"))
+
     def wait_status(self) -> int | None:
         """Return how the process ended, in the form of wait(2); None if it has not, or if that is not known."""
         if self.closed:
@@ -177,8 +200,25 @@ def _fields(process: Path) -> list[bytes]:
         return []
 
 
+def _start_of(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(4096)
+    except OSError:
+        return b""
+
+
 def _is_over(fields: Sequence[bytes]) -> bool:
     return fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _EXITING)
+
+
+class Outlived(NamedTuple):
+    """The calls about a rank whose connection ended before its process."""
+
+    over: Callable[[], None]
+    """Once the process has ended."""
+    replaced: Callable[[], None]
+    """Instead, if it goes on with another program: how that ends says nothing about the rank."""
 
 
 class ProcessEnds:
@@ -194,16 +234,18 @@ class ProcessEnds:
 
         Return whether it is watched: not beyond the limits of its user.
         """
-        return self._watch(process, None, ended, None)
+        return self._watch(process, None, ended)
 
-    def watch_over(
-        self, process: PeerProcess, rank: RankKey, ended: Callable[[int], None], over: Callable[[], None]
-    ) -> bool:
-        """Do the same for a rank whose connection the process outlived, however late: call `over` first, at its end."""
-        return self._watch(process, rank, ended, over)
+    def watch_over(self, process: PeerProcess, rank: RankKey, ended: Callable[[int], None], outlived: Outlived) -> bool:
+        """Do the same for a rank whose connection the process outlived, however late: first say how that was."""
+        return self._watch(process, rank, ended, outlived)
 
     def _watch(
-        self, process: PeerProcess, rank: RankKey | None, ended: Callable[[int], None], over: Callable[[], None] | None
+        self,
+        process: PeerProcess,
+        rank: RankKey | None,
+        ended: Callable[[int], None],
+        outlived: Outlived | None = None,
     ) -> bool:
         who = process.peer, rank
         if who in self._waiting:
@@ -217,7 +259,7 @@ class ProcessEnds:
             process.close()
             return False
         listeners = [ended]
-        task = asyncio.get_running_loop().create_task(_wait(process, listeners, over))
+        task = asyncio.get_running_loop().create_task(_wait(process, listeners, outlived))
         self._waiting[who] = task, listeners
         task.add_done_callback(lambda done: self._done(process, who, done))
         return True
@@ -238,12 +280,15 @@ class ProcessEnds:
             del self._waiting[who]
 
 
-async def _wait(
-    process: PeerProcess, listeners: Iterable[Callable[[int], None]], over: Callable[[], None] | None
-) -> None:
-    if over is not None:
+async def _wait(process: PeerProcess, listeners: Iterable[Callable[[int], None]], outlived: Outlived | None) -> None:
+    if outlived is not None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_over(process), EXECUTED_SECONDS)
+        if process.runs_another:
+            outlived.replaced()
+            return
         await _over(process)
-        over()
+        outlived.over()
     with contextlib.suppress(asyncio.TimeoutError):
         status = await asyncio.wait_for(_ended(process), WATCH_SECONDS)
         for ended in listeners:

@@ -15,7 +15,7 @@ import msgspec
 
 from tachograph.node.ranks import rank_ends
 from tachograph.node.ranks.frames import BoxPart, Bye, FrameError, Hello, Peer, Supervision, Unrecorded, decode
-from tachograph.node.ranks.process_end import PeerProcess, ProcessEnds
+from tachograph.node.ranks.process_end import Outlived, PeerProcess, ProcessEnds
 from tachograph.node.ranks.rank import Rank
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shares import SHORTEST_WAIT_SECONDS
@@ -124,11 +124,11 @@ class RankConnection(asyncio.BufferedProtocol):
             if rank is not None:
                 self._gone(rank, None)
         elif lives:
-            over = partial(self._ended_later, rank, process)
-            if self._ends.watch_over(process, rank.key, partial(self._gone, rank), over):
+            outlived = Outlived(partial(self._ended_later, rank, process), partial(self._replaced, rank))
+            if self._ends.watch_over(process, rank.key, partial(self._gone, rank), outlived):
                 _log.info("connection broken; its process lives", extra=self._who(rank))
             else:
-                over()
+                outlived.over()
         elif (status := process.wait_status() if self._status is None else self._status) is not None:
             process.close()
             self._gone(rank, status)
@@ -155,6 +155,13 @@ class RankConnection(asyncio.BufferedProtocol):
         """Note that a process has ended that had outlived its connection."""
         if self._table.ended_alone(rank):
             self._conclude_soon(rank, process)
+
+    def _replaced(self, rank: Rank) -> None:
+        """Note that the process of a rank that said nothing of an end runs another program: the training is over."""
+        if self._table.ended_alone(rank):
+            rank_ends.gone(rank, 0)
+            rank.end_note = "its process runs another program now"
+            _log.info("rank finished without a final message", extra={**self._who(rank), "end": rank.end_note})
 
     def _conclude_soon(self, rank: Rank, process: PeerProcess) -> None:
         """Take for dead whose end is not known a moment later: the loop itself may have been late."""

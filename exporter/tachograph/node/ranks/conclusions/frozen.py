@@ -32,6 +32,8 @@ def _is_frozen(rank: Rank, now: float) -> bool:
 def _words(rank: Rank) -> str:
     """Return the end of the sentence in which a page says that a rank sends nothing: where it was last, and why."""
     said = f", last seen in phase {rank.phase}" if rank.phase else ""
+    if rank.written_coordinates:
+        said += f"; {rank.written_coordinates}"
     if rank.pid:
         said += f"; pid {rank.pid}"
     if rank.process_state:
