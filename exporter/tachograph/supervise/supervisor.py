@@ -46,7 +46,7 @@ from tachograph.text.humanize import count
 
 POLL_SECONDS = 5.0
 """How often exporters are asked: an answer costs both together 5 ms."""
-NODES_A_LOOK, LONGEST_POLL_SECONDS = 16, 10.0
+NODES_A_LOOK, LONGEST_POLL_SECONDS = 12, 10.0
 """A run on more nodes is looked at less often in proportion, as each costs the same; at most so much less."""
 PENDING_SECONDS = 1.0
 """The same while something is wrong, since each second of waiting costs one of every GPU, and until a restart of ours
