@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from tachograph.processes.die_with_parent import dying_with_parent
 from tachograph.processes.own_process import own_process
+from tachograph.processes.process_tree import started_at
 
 ROOT = Path(__file__).resolve().parents[2] / "exporter/tachograph"
 TACHOGRAPH = str(Path(sys.executable).with_name("tachograph"))
@@ -115,3 +117,26 @@ def test_the_commands_take_none(run: Run, tmp_path: Path) -> None:
     done = run(TACHOGRAPH, "run", "--watch", str(own / "script.py"), "--lr", "3")
     assert f"found ['{own / 'script.py'}', '--lr', '3'] {own}" in done.stdout, done.stderr
     assert done.returncode == 0
+
+
+POOL = """
+import os
+from concurrent.futures import ProcessPoolExecutor
+from tachograph.processes.die_with_parent import begin_worker
+from tachograph.processes.own_process import own_workers
+pool = ProcessPoolExecutor(1, own_workers(), begin_worker, (os.getpid(),))
+print(pool.submit(os.getpid).result(), flush=True)
+input()
+"""
+
+
+def test_workers_end_with_a_command_that_is_killed() -> None:
+    """As for the memory that many logs take: what it started is not left waiting for ever."""
+    with subprocess.Popen([sys.executable, "-c", POOL], stdin=-1, stdout=-1, text=True) as command:
+        assert command.stdout is not None
+        worker = int(command.stdout.readline())
+        command.kill()
+    end = time.monotonic() + 30
+    while started_at(worker) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not started_at(worker)

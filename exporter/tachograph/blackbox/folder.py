@@ -27,6 +27,7 @@ from tachograph.blackbox.recorder import (
     whole,
 )
 from tachograph.files.plain_file import read_plain
+from tachograph.processes.die_with_parent import begin_worker
 from tachograph.processes.own_process import own_workers
 
 LARGEST_FILE = 256 << 20
@@ -111,7 +112,7 @@ def read(directory: Path) -> Folder:
         return _chosen([_part(directory, files, most)])
     parts = [files[start : start + PART_FILES] for start in range(0, len(files), PART_FILES)]
     try:
-        with ProcessPoolExecutor(workers, own_workers()) as pool:
+        with ProcessPoolExecutor(workers, own_workers(), begin_worker, (os.getpid(),)) as pool:
             return _chosen(pool.map(_part, repeat(directory), parts, repeat(most)))
     except BrokenProcessPool:  # one was killed, as for memory: one at a time needs least
         return _chosen([_part(directory, files, most)])

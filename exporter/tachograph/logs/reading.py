@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from tachograph.logs.scan import LogScan
 from tachograph.logs.shape import SAMPLED
 from tachograph.logs.sightings import Context, Scanned
 from tachograph.logs.sources import BLOCK, UNREADABLE, FilePart, Unread, blocks
+from tachograph.processes.die_with_parent import begin_worker
 from tachograph.processes.own_process import own_workers
 
 ALONE = 32 << 20
@@ -143,12 +143,7 @@ def _outcomes(parts: Sequence[FilePart], progress: Progress) -> Iterator[tuple[i
         for number, part in enumerate(parts):
             yield number, _scan(blocks(part), part.context, progress, follows=part.begin > 0)
         return
-    with ProcessPoolExecutor(
-        processes,
-        mp_context=own_workers(),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this process, which ends them
-    ) as pool:
+    with ProcessPoolExecutor(processes, own_workers(), begin_worker, (os.getpid(),)) as pool:
         waiting: dict[Future[list[_Outcome]], range] = {}
         left = iter(shares)
         while True:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tachograph.processes.own_process import own_process
 
@@ -26,6 +27,13 @@ def die_with_parent(end_with: signal.Signals = signal.SIGKILL, parent: int | Non
         raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), end_with)
+
+
+def begin_worker(parent: int) -> None:
+    """Begin as a worker in a pool of process `parent`: it ends with that, even if that is killed, and on no Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        die_with_parent(parent=parent)
 
 
 def dying_with_parent(command: Sequence[str]) -> list[str]:

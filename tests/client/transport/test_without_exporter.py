@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -17,6 +18,7 @@ import pytest
 
 from tachograph.client.core.steps import RING_LIMIT
 from tachograph.client.recorder import Recorder
+from tachograph.client.transport.exporter_socket import why_unreachable
 
 Make = Callable[..., Recorder]
 Until = Callable[..., Any]
@@ -162,6 +164,15 @@ def test_a_closed_socket_is_not_a_missing_exporter(open_folder: Path) -> None:
     assert line.startswith(f"tachograph: permission denied for the exporter at {path}: {path} has mode 0400 and group ")
     assert f"({group}); add uid {uid} to that group, or start the exporter with --socket-mode 0666" in line
     assert "no exporter" not in line
+
+
+def test_a_policy_is_no_closed_socket(open_folder: Path) -> None:
+    """Where modes allow it and the kernel does not, as under seccomp, no mode is to be changed."""
+    path = open_folder / "rank.sock"
+    path.touch(mode=0o666)
+    said = why_unreachable(str(path), PermissionError(errno.EPERM, "Operation not permitted"))
+    assert "seccomp" in said
+    assert "mode 0666" not in said
 
 
 def test_a_closed_folder_is_named(open_folder: Path) -> None:

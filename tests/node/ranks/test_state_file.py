@@ -14,7 +14,8 @@ import pytest
 
 from tachograph.node.ranks import saved_totals
 from tachograph.node.ranks.earlier_processes import EarlierProcess
-from tachograph.node.ranks.frames import Bye
+from tachograph.node.ranks.frames import Bye, FrameError
+from tachograph.node.ranks.rank_table import RECONNECTED_SECONDS
 from tachograph.node.ranks.saved_totals import SavedTotals
 from tachograph.node.ranks.state_file import MAX_BYTES, StateFile, boot_id
 from tachograph.node.ranks.state_keeper import StateKeeper
@@ -30,7 +31,7 @@ def restarted(table: Any, table_of: Any, two_gpus: Any) -> Any:
     return after
 
 
-def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any) -> None:
+def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
     """Counts of ended and of living processes are each counted once; restarts do not fall."""
     table.greet(gone := object(), table.ME)
     table.tell(gone, metrics=MERGED, histograms={"step_seconds": STEP}, step=9)
@@ -47,10 +48,28 @@ def test_sums_and_restarts_go_on(table: Any, table_of: Any, two_gpus: Any) -> No
     del shown["rank_ended_timestamp_seconds", "r", "0", "died"]  # of the first process, which the present one follows
     assert after.shown() == shown
     third = restarted(after, table_of, two_gpus)
+    hand.turn(RECONNECTED_SECONDS + 1.0)
     third.greet(new := object(), table.ME)
     third.tell(new, seq=1, metrics=MERGED)
     assert third.shown()["train_productive_seconds_total", "r"] == 15.0
     assert third.shown()["train_restarts_total", "r", "0"] == 2
+
+
+def test_who_lived_is_awaited(table: Any, table_of: Any, two_gpus: Any, hand: Any) -> None:
+    """A helper of the training, or a second job, that is there before it is back does not take its rank."""
+    table.greet(link := object(), table.ME)
+    table.tell(link, step=9)
+    after = restarted(table, table_of, two_gpus)
+    with pytest.raises(FrameError, match="held by pid 4242 in attempt 0") as refusal:
+        after.greet(object(), table.OTHER)
+    assert refusal.value.reason == "conflict"
+    later = restarted(table, table_of, two_gpus)
+    later.greet(object(), table.OTHER, attempt=1)
+    assert after.greet(object(), table.ME).last_step == 9
+    absent = restarted(table, table_of, two_gpus)
+    hand.turn(RECONNECTED_SECONDS + 1.0)
+    absent.greet(object(), table.OTHER)
+    assert absent.states() == ["running"]
 
 
 FINE = STEP | {"fine": {"-33": 1, "-32": 1}}

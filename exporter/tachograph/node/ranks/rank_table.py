@@ -141,7 +141,8 @@ class RankTable:
         if bound is not None and bound.key != (hello.run, str(hello.rank)):
             raise FrameError("invalid", f"this connection already speaks for rank {bound.key[1]} of run {bound.key[0]}")
         run = self._runs.get(hello.run)
-        return None if run is None else run.claimable(link, hello, peer)
+        are_awaited = self._clock.monotonic() - self._restored <= RECONNECTED_SECONDS
+        return None if run is None else run.claimable(link, hello, peer, are_awaited=are_awaited)
 
     def watch_process(self, link: object, memory: StackMemory | None) -> None:
         """Look at the process of a connection's rank where it is silent; it leaves its stacks in this memory."""

@@ -60,21 +60,21 @@ class Run:
         """When its ranks were last asked for their boxes, by the monotonic clock, and how many were."""
         self.events: deque[RankEvent] = deque(maxlen=KEPT_EVENTS)
 
-    def claimable(self, link: object, hello: Hello, peer: Peer) -> Rank | None:
-        """Return the rank that a hello may take over, None if there is none yet; raise FrameError if it may not."""
+    def claimable(self, link: object, hello: Hello, peer: Peer, *, are_awaited: bool) -> Rank | None:
+        """Return the rank that a hello may take over, None if there is none yet; raise FrameError if it may not.
+
+        `are_awaited`: this exporter has just started, and ranks that lived when the one before ended are about to return.
+        """
         if self.owner != peer.uid:
             raise FrameError("owner", f"run {hello.run} belongs to uid {self.owner}, you are uid {peer.uid}")
-        old = self.ranks.get(hello.rank)
+        old, absent = self.ranks.get(hello.rank), self.absent.get(hello.rank)
+        if are_awaited and absent is not None and absent.end is None and not absent.is_of(hello, peer):
+            _check_attempt(hello, absent.pid or absent.hello_pid, absent.attempt)
         if old is None or old.link in (None, link):
             return old
         if peer.pid and old.same_process(hello, peer):  # in other pid namespaces every container has the same few
             return old
-        if hello.attempt <= old.hello.attempt:
-            raise FrameError(
-                "conflict",
-                f"rank {hello.rank} of run {hello.run} is held by pid {old.peer.pid or old.hello.pid} in attempt "
-                f"{old.hello.attempt}: give another run name or rank, or a higher attempt",
-            )
+        _check_attempt(hello, old.peer.pid or old.hello.pid, old.hello.attempt)
         return old
 
     def speaker(self, link: object, hello: Hello, peer: Peer, limits: Limits, drops: Counter[str]) -> Rank:
@@ -170,3 +170,13 @@ def latest_events(runs: Iterable[Run], most: int) -> list[RankEvent]:
 
 def _time_of(event: RankEvent) -> float:
     return event.event.time
+
+
+def _check_attempt(hello: Hello, holder: int, attempt: int) -> None:
+    """Raise FrameError unless the attempt is a later one than that of the process that holds the rank."""
+    if hello.attempt <= attempt:
+        raise FrameError(
+            "conflict",
+            f"rank {hello.rank} of run {hello.run} is held by pid {holder} in attempt {attempt}: give another run name "
+            "or rank, or a higher attempt",
+        )
