@@ -63,7 +63,7 @@ class Run:
     def claimable(self, link: object, hello: Hello, peer: Peer, *, are_awaited: bool) -> Rank | None:
         """Return the rank that a hello may take over, None if there is none yet; raise FrameError if it may not.
 
-        `are_awaited`: this exporter has just started, and ranks that lived when the one before ended are about to return.
+        `are_awaited`: this exporter has just started, and ranks that lived when the one before ended return.
         """
         if self.owner != peer.uid:
             raise FrameError("owner", f"run {hello.run} belongs to uid {self.owner}, you are uid {peer.uid}")
