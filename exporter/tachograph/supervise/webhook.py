@@ -20,14 +20,11 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tachograph.node.web.web_config_file import WebConfigFile
 from tachograph.supervise.alerts import MOST_BYTES
 from tachograph.supervise.pushed_alerts import FORGED, MALFORMED, TOO_MANY, PushedAlerts
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 MOST_CONNECTIONS = 8
 MESSAGE_SECONDS = 5.0
@@ -259,7 +256,7 @@ class _ByDeadline(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever can be written to
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError

@@ -8,13 +8,14 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tachograph.node.clock import Clock
+from tachograph.node.nic.port_reading import PortReading
 from tachograph.node.shown_gpus import NoGpus
 from tachograph_lab.live.live_fleet import subnet_of_loopback
 from tachograph_lab.live.live_node import LiveNode
@@ -30,6 +31,12 @@ class StillNode:
         self.gpus = NoGpus()
         self.exporter_up = self.up = self.reachable = True
         self.ahead = 0.0
+
+    def take(self) -> Sequence[PortReading]:
+        return ()
+
+    def trouble(self) -> str:
+        return ""
 
     def host_samples(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
         yield "node_memory_MemAvailable_bytes", {}, 5e9

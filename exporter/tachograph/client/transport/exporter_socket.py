@@ -130,7 +130,7 @@ def why_unreachable(path: str, error: OSError) -> str:
             f"no exporter at {path} ({error}): start `tachograph exporter` on this node, or set {SOCKET_ENVIRONMENT} "
             "to where its socket is"
         )
-    if os.access(path, os.W_OK):
+    if os.access(path, os.W_OK, effective_ids=True):
         return f"permission denied for the exporter at {path}, by no file's mode: look at seccomp, SELinux or AppArmor"
     place, needed = _closed_place(path)
     try:
