@@ -231,6 +231,18 @@ def test_a_new_certificate_and_password(site: Any, certificates: Certificates, h
     assert served.logged("hunter2") == 0
 
 
+def test_an_empty_file_opens_no_door(site: Any, certificates: Certificates, hashed: str) -> None:
+    """One that is being written is empty for a moment: TLS and passwords stay, and what is written then counts."""
+    served = site(TLS + "}\n" + BASIC % hashed)
+    trusted = certificates.context()
+    served.file.write_text("")
+    served.eventually_logged("web configuration is empty")
+    assert served.get(context=trusted)[0] == 401
+    served.file.write_text(TLS + "}\n" + BASIC % bcrypt.hashpw(b"new", bcrypt.gensalt(4)).decode())
+    new = basic("prometheus", "new")
+    served.exporter.eventually(lambda: served.get(context=trusted, Authorization=new)[0] == 200)
+
+
 def faults(folder: Path, text: str) -> list[str]:
     (folder / "web.yml").write_text(text)
     with pytest.raises(ConfigError) as found:

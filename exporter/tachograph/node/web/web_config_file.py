@@ -12,7 +12,10 @@ _log = logging.getLogger(__name__)
 
 
 class WebConfigFile:
-    """The web configuration, reloaded when one of its files changes; the last valid one stays in use."""
+    """The web configuration, reloaded when one of its files changes; the last valid one stays in use.
+
+    So it does where the file is empty, as while it is being written: nobody gets in without a password for a moment.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -24,6 +27,9 @@ class WebConfigFile:
         if self._path is None or (self._state() == self._seen and not force):
             return False
         self._seen = self._state()
+        if _is_empty(self._path):
+            _log.error("web configuration is empty: the previous one stays in use", extra={"file": self._path})
+            return False
         try:
             self.current = read_web_config(self._path)
         except ConfigError as error:
@@ -35,6 +41,13 @@ class WebConfigFile:
 
     def _state(self) -> list[tuple[int, int, int] | None]:
         return [_stamp(path) for path in self.current.files]
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
