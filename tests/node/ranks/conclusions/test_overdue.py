@@ -13,7 +13,7 @@ EVIDENCE = (
     "hang_suspect_enqueued", "overdue_line_ranks",
 )  # fmt: skip
 
-STACK = ". Its whole stack: py-spy dump --pid 4 there, before anyone kills the run."
+STACK = ". Its whole stack: py-spy dump --pid 4 on its node, before anyone kills the run."
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ SILENT = (
     "pid,stat,wchan:32,cmd -p 102): T – continue it; D – its disk or file system hangs; R – something holds Python's "
     "lock."
 )
-STACK = ". Its whole stack: py-spy dump --pid 102 there, before anyone kills the run."
+STACK = ". Its whole stack: py-spy dump --pid 102 on its node, before anyone kills the run."
 
 
 def named(name: str, *before: str, after: tuple[str, ...] = ()) -> tuple[str, ...]:

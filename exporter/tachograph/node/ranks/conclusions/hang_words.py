@@ -38,7 +38,7 @@ def doing_what(rank: Rank, phase: str, *, is_stuck: bool) -> str:
     words = f"in phase {phase}" + (" (a save in which nothing moves)" if is_stuck else "")
     words += f", at {rank.where}." if rank.where else "."
     return (
-        f"{words} Its whole stack: py-spy dump --pid {rank.pid} there, before anyone kills the run."
+        f"{words} Its whole stack: py-spy dump --pid {rank.pid} on its node, before anyone kills the run."
         if rank.pid
         else words
     )
