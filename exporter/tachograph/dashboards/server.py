@@ -13,15 +13,15 @@ import mimetypes
 import re
 import socket
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tachograph.dashboards import proxy
 from tachograph.dashboards.bundle import Bundle
 from tachograph.dashboards.check import check
+from tachograph.servers.few_connections import FewConnections
 from tachograph.servers.prometheus_api import Prometheus
 from tachograph.text.printable import printable
 
@@ -50,13 +50,13 @@ CONTENT_POLICY = "; ".join(
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
-class Viewer(ThreadingHTTPServer):
+class Viewer(FewConnections, HTTPServer):
     """Serves the viewer at an address, to a few connections that must not idle.
 
     `names`: the host names that it accepts besides localhost and IP addresses.
     """
 
-    daemon_threads = True
+    most = CONNECTIONS
 
     def __init__(self, address: tuple[str, int], bundle: Bundle, prometheus: str, names: frozenset[str]) -> None:
         self.bundle = bundle
@@ -64,33 +64,17 @@ class Viewer(ThreadingHTTPServer):
         self.names = names | {"localhost"}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self._room = threading.BoundedSemaphore(CONNECTIONS)
         self.due: dict[socket.socket, float] = {}
         """When each open connection is closed, by time.monotonic()."""
         super().__init__(address, Handler)
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (as socketserver has it)
-        """Serve a connection in its own thread; close it at once if there are too many."""
-        if not self._room.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+    def admitted(self, request: socket.socket) -> None:
+        """Give a connection its time."""
         self.due[request] = time.monotonic() + REQUEST_SECONDS
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread could be started
-            self._leave(request)
-            raise
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (as socketserver)
-        """Serve a connection to its end."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._leave(request)
-
-    def _leave(self, request: socket.socket) -> None:
+    def left(self, request: socket.socket) -> None:
+        """Forget a connection."""
         self.due.pop(request, None)
-        self._room.release()
 
     def service_actions(self) -> None:
         """Close the connections that have taken too long; called twice a second."""

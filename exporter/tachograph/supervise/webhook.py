@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from tachograph.node.web.web_config_file import WebConfigFile
+from tachograph.servers.few_connections import FewConnections
 from tachograph.supervise.alerts import MOST_BYTES
 from tachograph.supervise.pushed_alerts import FORGED, MALFORMED, TOO_MANY, PushedAlerts
 
@@ -133,37 +134,26 @@ _Request = socket.socket | tuple[bytes, socket.socket]
 """A connection; of the two that socketserver knows, the other is of UDP."""
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    allow_reuse_address = daemon_threads = True
+class _Server(FewConnections, socketserver.TCPServer):
+    most = MOST_CONNECTIONS
+    allow_reuse_address = True
     block_on_close = False
     request_queue_size = 128
 
     def __init__(self, family: int, place: tuple[str, int], admission: Admission, alerts: PushedAlerts) -> None:
         self.address_family = family
         self.admission, self.alerts = admission, alerts
-        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__(place, _Message)
 
-    def process_request(self, request: _Request, client_address: object) -> None:
-        if not self._places.acquire(blocking=False):
-            self.alerts.count(TOO_MANY, _host(client_address))
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread can be started
-            self._places.release()
-            raise
+    def refused(self, client_address: object) -> None:
+        self.alerts.count(TOO_MANY, _host(client_address))
 
-    def process_request_thread(self, request: _Request, client_address: object) -> None:
-        try:
-            if (secure := self._secured(request)) is not None:
-                super().process_request_thread(secure, client_address)
-            else:
-                self.alerts.count(FORGED, _host(client_address))
-                self.shutdown_request(request)
-        finally:
-            self._places.release()
+    def serve(self, request: _Request, client_address: object) -> None:
+        if (secure := self._secured(request)) is not None:
+            super().serve(secure, client_address)
+        else:
+            self.alerts.count(FORGED, _host(client_address))
+            self.shutdown_request(request)
 
     def handle_error(self, request: _Request, client_address: object) -> None:
         """Count what came to no message: a connection that broke off, or came too late."""
