@@ -13,7 +13,6 @@ import socketserver
 import ssl
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tachograph.node.web.web_config import is_named
 from tachograph.node.web.web_config_file import WebConfigFile
 from tachograph.servers.few_connections import FewConnections
 from tachograph.supervise.alerts import MOST_BYTES
@@ -174,7 +174,7 @@ class _Server(FewConnections, socketserver.TCPServer):
             secure = current.context.wrap_socket(request, server_side=True)
         except OSError:  # ssl.SSLError, too
             return None
-        if current.client_names and not current.client_names & _names(secure):
+        if not is_named(secure.getpeercert(), current.client_names):
             secure.close()
             return None
         return secure
@@ -229,12 +229,6 @@ class _Message(BaseHTTPRequestHandler):
 def _host(address: object) -> str:
     """Return the host of a peer's address."""
     return str(address[0]) if isinstance(address, tuple) else str(address)
-
-
-def _names(connection: ssl.SSLSocket) -> set[str]:
-    """Return the subject alternative names of a client's certificate."""
-    certificate: Mapping[str, Any] = connection.getpeercert() or {}
-    return {value for _, value in certificate.get("subjectAltName", ())}
 
 
 class _ByDeadline(io.RawIOBase):

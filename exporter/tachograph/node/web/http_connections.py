@@ -23,6 +23,7 @@ from typing import cast
 from tachograph.node.descriptors import NO_DESCRIPTOR, accept, most_http
 from tachograph.node.log import OncePerMinute
 from tachograph.node.web.readers import STRANGER, PeerUser
+from tachograph.node.web.web_config import is_named
 
 HEADER_SECONDS = 5.0
 """From the accept, or from the first byte of a further request, to the end of its headers; a TLS handshake included."""
@@ -134,7 +135,7 @@ class HttpConnection(asyncio.Protocol):
         if self.stage == "closed":
             self.transport.abort()
             return
-        if self.secure.names and not self.secure.names & _names(self.transport):
+        if not is_named(self.transport.get_extra_info("peercert"), self.secure.names):
             self._owner.refuse(self, "tls", "client certificate has none of the client_allowed_sans")
             return
         self._inner = self._owner.protocol()
@@ -355,11 +356,6 @@ def _group(address: tuple[object, ...]) -> str:
     if host.startswith("::ffff:") and "." in host:
         return host[len("::ffff:") :]
     return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:_IPV6_GROUP_BYTES].hex(":", 2) + "::/64"
-
-
-def _names(transport: asyncio.Transport) -> set[str]:
-    certificate = transport.get_extra_info("peercert") or {}
-    return {value for _, value in certificate.get("subjectAltName", ())}
 
 
 def _plain(reason: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -68,6 +68,12 @@ class WebConfig:
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     files: tuple[Path, ...] = ()
     """All files that this was read from."""
+
+
+def is_named(certificate: Mapping[str, Any] | None, names: Set[str]) -> bool:
+    """Return whether a certificate has one of these subject alternative names; without names, any will do."""
+    found = {value for _, value in (certificate or {}).get("subjectAltName", ())}
+    return not names or not names.isdisjoint(found)
 
 
 def read_web_config(path: Path) -> WebConfig:
