@@ -126,7 +126,10 @@ class PortConclusions:
     def look(self, readings: Sequence[PortReading], now: float) -> None:
         """Note the readings of a moment; a device that is gone is forgotten after a day."""
         for port in readings:
-            self._ports.setdefault((port.device, port.port), _Port(now)).look(port, now)
+            key = port.device, port.port
+            if key not in self._ports:
+                self._ports[key] = _Port(now)
+            self._ports[key].look(port, now)
         for key in [key for key, port in self._ports.items() if port.seen < now - DAY_SECONDS]:
             del self._ports[key]
 
