@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,16 +119,22 @@ def supervised(exporter: PrivateExporter, tmp_path: Path, request: pytest.Fixtur
             process.kill()
 
 
+@contextmanager
+def alertmanager(program: Path, folder: Path, configuration: str) -> Iterator[str]:
+    """Run a real Alertmanager until the end of the block; yield its address."""
+    url = f"http://127.0.0.1:{free_port()}"
+    (folder / "c.yml").write_text(configuration)
+    with Children(folder) as children:
+        child = children.start("alertmanager", [
+            program, f"--config.file={folder / 'c.yml'}", f"--storage.path={folder / 'data'}",
+            f"--web.listen-address={url.removeprefix('http://')}", "--cluster.listen-address=",
+        ])  # fmt: skip
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
+        yield url
+
+
 @pytest.fixture(scope="module")
 def alertmanager_url(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real Alertmanager, which notifies nobody."""
-    folder, port = tmp_path_factory.mktemp("alertmanager"), free_port()
-    url = f"http://127.0.0.1:{port}"
-    with Children(folder) as children:
-        (folder / "c.yml").write_text(ALERTMANAGER)
-        child = children.start("alertmanager", [
-            programs["alertmanager"], f"--config.file={folder / 'c.yml'}", f"--storage.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
-        ])  # fmt: skip
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
+    with alertmanager(programs["alertmanager"], tmp_path_factory.mktemp("alertmanager"), ALERTMANAGER) as url:
         yield url

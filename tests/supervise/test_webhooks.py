@@ -28,9 +28,9 @@ from tachograph.supervise.pushed_alerts import MOST_ENDED, PushedAlerts
 from tachograph.supervise.run_seen import AlertSeen
 from tachograph.supervise.triggers import DIVERGING, RESTART_LOOP, SLOW
 from tachograph.supervise.webhook import Admission, WebhookError, WebhookServer, address_of
-from tachograph_lab.processes import Children, answers, free_port
+from tachograph_lab.processes import free_port
 from tests.node.web.conftest import Certificates
-from tests.supervise.conftest import RANKS, Supervised, until
+from tests.supervise.conftest import RANKS, Supervised, alertmanager, until
 from tests.supervise.test_alert_triggers import impatient
 from tests.supervise.test_alerts import alert, of_nodes, post
 from tests.supervise.test_heartbeat import families
@@ -467,19 +467,14 @@ class Pushing:
 
 @pytest.fixture(scope="module")
 def pushing(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pushing]:
-    folder, port, to = tmp_path_factory.mktemp("pushing"), free_port(), free_port()
+    folder, to = tmp_path_factory.mktemp("pushing"), free_port()
     (folder / "secret").write_text(SECRET)
     (folder / "secret").chmod(0o600)
     example = EXAMPLE.read_text().replace("/etc/alertmanager/secrets/supervisor", str(folder / "secret"))
     example = example.replace("10025/", f"{to}/").replace("group_interval: 10s", "group_interval: 1s")
-    (folder / "c.yml").write_text(example.replace("repeat_interval: 30s", "repeat_interval: 1s"))
-    with Children(folder) as children:
-        child = children.start("alertmanager", [
-            programs["alertmanager"], f"--config.file={folder / 'c.yml'}", f"--storage.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
-        ])  # fmt: skip
-        child.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 10)
-        yield Pushing(f"http://127.0.0.1:{port}", to, folder / "secret")
+    example = example.replace("repeat_interval: 30s", "repeat_interval: 1s")
+    with alertmanager(programs["alertmanager"], folder, example) as url:
+        yield Pushing(url, to, folder / "secret")
 
 
 @pytest.mark.e2e
