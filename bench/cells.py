@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from rules import PATIENCE_SECONDS, Bench, node_targets, patterns, report
+from rules import PATIENCE_SECONDS, Bench, node_targets, patterns, states
 from rules_pages import RANKS_PER_NODE
 from tachograph.bundle import scale_out
 from tachograph.bundle.site import Site
@@ -109,18 +108,11 @@ def measure(options: argparse.Namespace, programs: Mapping[str, Path], folder: P
     result: dict[str, Any] = {"cells": options.cells, "ranks": options.ranks}
     bench = AboveBench(folder, programs, options.ranks, options.cells, site)
     with bench:
-        time.sleep(options.warm_up)
-        for state in ("healthy", *options.faults):
-            if state != "healthy":
-                bench.enter(state)
-                time.sleep(options.onset)
-            result[state] = bench.watch(options.seconds)
-            slowest = sorted(bench.rule_seconds().items(), key=lambda item: -item[1])[: options.slowest]
-            result[state]["slowest rules"] = dict(slowest)
-            report(options.cells * options.ranks, state, result[state])
+        for state, found in states(bench, options.cells * options.ranks, options):
+            result[state] = found
             if state in PAGES:
-                result[state]["named"] = bench.named(PAGES[state])
-                show(f"named by {PAGES[state]}", [{"who": who} for who in result[state]["named"] or ["nobody"]])
+                found["named"] = bench.named(PAGES[state])
+                show(f"named by {PAGES[state]}", [{"who": who} for who in found["named"] or ["nobody"]])
     return result
 
 

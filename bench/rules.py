@@ -180,22 +180,29 @@ def measure(ranks: int, options: argparse.Namespace, programs: Mapping[str, Path
     seconds = int(duration.parse(options.scrape_interval or "0"))
     site = Site({}, scrape_seconds=seconds, host_series=options.host_series)
     with Bench(folder, programs, ranks, options.rules, site) as bench:
-        time.sleep(options.warm_up)
-        for state in ("healthy", *options.faults):
-            if state != "healthy":
-                bench.enter(state)
-                time.sleep(options.onset)
-            result[state] = bench.watch(options.seconds)
+        for state, found in states(bench, ranks, options):
+            result[state] = found
             moments[state] = time.time() - 1
-            slowest = sorted(bench.rule_seconds().items(), key=lambda item: -item[1])[: options.slowest]
-            result[state]["slowest rules"] = dict(slowest)
-            report(ranks, state, result[state])
         if options.cpu:
             bench.rest()
             for state, moment in moments.items():  # the document shows the last one
                 result["cpu"] = costs(bench.prometheus.pid, bench.url, moment, folder / "prometheus" / "rules")
                 report_cpu(ranks, state, result["cpu"], options.slowest)
     return result
+
+
+def states(bench: Bench, ranks: int, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Warm up, and yield each state once it is printed: healthy at first, then each fault."""
+    time.sleep(options.warm_up)
+    for state in ("healthy", *options.faults):
+        if state != "healthy":
+            bench.enter(state)
+            time.sleep(options.onset)
+        found = bench.watch(options.seconds)
+        slowest = sorted(bench.rule_seconds().items(), key=lambda item: -item[1])[: options.slowest]
+        found["slowest rules"] = dict(slowest)
+        report(ranks, state, found)
+        yield state, found
 
 
 def report(ranks: int, state: str, found: Mapping[str, Any]) -> None:
