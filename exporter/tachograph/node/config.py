@@ -22,7 +22,7 @@ from tachograph.node.ranks.run_names import POLICIES
 from tachograph.node.unix_socket import fits
 from tachograph.node.web.readers import NO_READERS, SiteReaders, read_site_readers
 from tachograph.node.web.web_config import read_web_config
-from tachograph.servers.server_address import DEFAULT_PORT, web_socket_path
+from tachograph.servers.server_address import DEFAULT_PORT, listen_address, web_socket_path
 from tachograph.text.duration import parse
 from tachograph.text.humanize import did_you_mean
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
@@ -79,23 +79,10 @@ class Setting:
     """Whether a reload applies it; other settings need a restart."""
 
 
-def _address(text: str) -> tuple[str | None, int]:
-    host, colon, port = text.rpartition(":")
-    if not (colon and port.isascii() and port.isdecimal() and 0 <= int(port) <= 65535):
-        raise ValueError
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError  # an IPv6 address without brackets
-    if any(c.isspace() or c in "[]/" for c in host):
-        raise ValueError
-    return host or None, int(port)
-
-
 def _address_or_none(text: str) -> tuple[str, int] | None:
     if not text:
         return None
-    host, port = _address(text)
+    host, port = listen_address(text)
     if host is None or not port:
         raise ValueError
     return host, port
@@ -176,7 +163,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 SETTINGS = (
     Setting(
-        "web.listen-address", _address, "host:port, :port or [ipv6]:port, with a port from 0 to 65535",
+        "web.listen-address", listen_address, "host:port, :port or [ipv6]:port, with a port from 0 to 65535",
         f":{DEFAULT_PORT}", "Address on which to serve /metrics; port 0 takes any free port.",
     ),
     Setting(

@@ -8,7 +8,6 @@ unix socket where there is one: there the kernel says who asks.
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import socket
 import ssl
 import sys
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from tachograph._version import __version__
-from tachograph.servers.server_address import DEFAULT_PORT, UNIX, unix_socket_of, web_socket_path
+from tachograph.servers.server_address import DEFAULT_PORT, UNIX, is_loopback, unix_socket_of, web_socket_path
 from tachograph.text.printable import printable
 from tachograph.wire import socket_path
 
@@ -207,7 +206,7 @@ def _chunks(raw: urllib3.BaseHTTPResponse, timeout: float, most: int, *, packed:
 def _is_loopback(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return is_loopback(host)
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
 
