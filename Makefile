@@ -100,10 +100,12 @@ demo-recovery: $(READY)   ## a supervisor acts upon five faults of one training:
 programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH, else this release's, into .tools/
 	@$(BIN)/python -m tools.binaries >/dev/null
 
-binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generations, and Helm, into .tools/
-	$(BIN)/python -m tools.binaries bookworm
-	-$(BIN)/python -m tools.binaries sid
-	-$(BIN)/python -m tools.helm
+binaries: $(READY) fetched   ## Prometheus, Alertmanager and node_exporter, both generations, and Helm, into .tools/
+
+fetched: $(CHECK_READY)  # an environment that is there long before .venv
+	$(CHECK_BIN)/python -m tools.binaries bookworm
+	-$(CHECK_BIN)/python -m tools.binaries sid
+	-$(CHECK_BIN)/python -m tools.helm
 
 victoria: binaries       ## VictoriaMetrics with vmagent and vmalert, into .tools/: 230 MB
 	-$(BIN)/python -m tools.binaries victoria
