@@ -144,10 +144,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 TOGETHER = (
     ("tests/client/core/", "tests/client/flops/", "tests/client/torch/", "tests/blackbox/test_gloo"),
-    ("tests/attach/", "tests/auto/test_recording", "tests/auto/test_trainings", "tests/examples/",
-     "tests/integrations/", "tests/supervise/test_resilient"),
+    ("tests/attach/", "tests/client/transport/test_fork", "tests/client/transport/test_stack_dump", "tests/examples/"),
+    ("tests/auto/test_recording", "tests/auto/test_trainings", "tests/integrations/", "tests/supervise/test_resilient"),
 )  # fmt: skip
-"""Folders, and files, of tests that import PyTorch, or share a process that has imported it: a second and a half."""
+"""Folders, and files, of tests that import PyTorch, or share a process that has imported it: two seconds of a core.
+
+Each has a third of them: what is a worker's alone must not last until long after the others have ended.
+"""
 
 LONG = (
     *(path for paths in TOGETHER for path in paths), "tests/e2e/", "tests/supervise/test_containers",
