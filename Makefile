@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CHECK_BIN := .venv-check/bin
 CHECK_READY := .venv-check/.ready
+COMPILED := $(VENV)/.compiled
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 DOCS_READY := .venv-docs/.ready
@@ -40,6 +41,12 @@ $(READY): pyproject.toml lab/pyproject.toml | python
 	$(BIN)/$(INSTALL) $(TORCH)   # first: Lightning would fetch a larger build
 	$(BIN)/$(INSTALL) \
 	  -e '.[exporter,tools,logs,compare,otlp,wandb,mlflow,tensorboard]' -e lab --group dev
+	@touch $@
+
+# Once, in the pauses of downloads: eight workers that begin at the same time would each do it.
+$(COMPILED): $(READY)
+	@$(BIN)/python -W ignore -c 'import torch._dynamo'
+	@$(BIN)/pytest -n 0 -qq --collect-only >/dev/null || true  # the tests themselves say what is wrong
 	@touch $@
 
 $(FRAMEWORKS_READY): pyproject.toml lab/pyproject.toml | python
@@ -127,10 +134,10 @@ UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/
   $(filter-out $(addprefix tests/node/gpu/test_,captures.py source% watch% worker.py),$(wildcard tests/node/gpu/test_*.py))
 
 test:            ## all checks, and all tests but the slow ones: what CI runs
-	@$(MAKE) --no-print-directory --jobs 3 check binaries
+	@$(MAKE) --no-print-directory --jobs 3 check binaries $(COMPILED)
 	$(PYTEST)
 
-test-all: check victoria $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
+test-all: check victoria $(COMPILED) $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
 	$(PYTEST) -n 4 -m 'not hardware and not frameworks'
 
 test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs

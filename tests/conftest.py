@@ -93,36 +93,11 @@ def pytest_configure() -> None:
         os.environ.setdefault(name, value)
 
 
-def own_share(config: pytest.Config) -> list[Path]:
-    """Return the test files that a worker imports first: of four workers, every fourth file that was asked for."""
-    given = getattr(config, "workerinput", None)
-    if given is None:
-        return []
-    asked = [ROOT / argument.partition("::")[0] for argument in config.args]
-    files = sorted(file for path in asked for file in (path.rglob("test_*.py") if path.is_dir() else [path]))
-    return files[int(given["workerid"].removeprefix("gw")) :: given["workercount"]]
-
-
-def import_first(session: pytest.Session, path: Path) -> None:
-    """Import a test file; one that cannot be is forgotten: collecting imports it again, and reports that."""
-    try:
-        _ = pytest.Module.from_parent(session, path=path).obj
-    except (Exception, pytest.skip.Exception):  # noqa: BLE001 - whatever a file raises
-        for name, module in list(sys.modules.items()):
-            if getattr(module, "__file__", None) == str(path):
-                del sys.modules[name]
-
-
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Look for no garbage while thousands of tests are collected, nor among them later: a third of a worker's start.
-
-    Where nothing is compiled yet, each worker begins with files of its own: together, they compile each of them once.
-    """
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while thousands of tests are collected, nor among them later: a third of a worker's start."""
     gc.disable()
     try:
-        for path in own_share(session.config):
-            import_first(session, path)
         return (yield)
     finally:
         gc.enable()
