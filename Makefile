@@ -2,11 +2,14 @@
 PYTHON ?= python3
 # On a machine with its own PyTorch index: make demo TORCH="torch==2.13.0 --index-url URL"
 TORCH ?= torch==2.13.0
+# What is imported is compiled then: to compile all of PyTorch and the others takes 40 s.
+INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CHECK_BIN := .venv-check/bin
 CHECK_READY := .venv-check/.ready
+COMPILED := $(VENV)/.compiled
 BENCH_READY := $(VENV)/.bench-ready
 SUPPLY_READY := $(VENV)/.supply-ready
 DOCS_READY := .venv-docs/.ready
@@ -16,7 +19,7 @@ KUBERNETES_READY := $(VENV)/.kubernetes-ready
 DEB_READY := .venv-deb/.ready
 NODE_READY := .venv-node/.ready
 
-.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl demo-recovery test test-unit test-all python programs replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-nodes bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl demo-recovery test test-unit test-all python programs fetched replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-nodes bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -27,63 +30,69 @@ python:
 
 $(CHECK_READY): pyproject.toml lab/pyproject.toml | python
 	$(PYTHON) -m venv .venv-check
-	$(CHECK_BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(CHECK_BIN)/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group check
+	$(CHECK_BIN)/$(INSTALL) --upgrade pip
+	$(CHECK_BIN)/$(INSTALL) -e '.[exporter,tools]' -e lab --group check
 	@touch $@
 
 $(READY): pyproject.toml lab/pyproject.toml | python
 	@echo "Setting up .venv, once: 1.8 GB on disk, most of it PyTorch for the CPU; a minute or more" >&2
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)   # first: Lightning would fetch a larger build
-	$(BIN)/pip install --quiet --disable-pip-version-check \
+	$(BIN)/$(INSTALL) --upgrade pip
+	$(BIN)/$(INSTALL) $(TORCH)   # first: Lightning would fetch a larger build
+	$(BIN)/$(INSTALL) \
 	  -e '.[exporter,tools,logs,compare,otlp,wandb,mlflow,tensorboard]' -e lab --group dev
+	@touch $@
+
+# Once, in the pauses of downloads: eight workers that begin at the same time would each do it.
+$(COMPILED): $(READY)
+	@$(BIN)/python -W ignore -c 'import torch._dynamo'
+	@$(BIN)/pytest -n 0 -qq --collect-only >/dev/null || true  # the tests themselves say what is wrong
 	@touch $@
 
 $(FRAMEWORKS_READY): pyproject.toml lab/pyproject.toml | python
 	@echo "Setting up .venv-frameworks, once: 2.5 GB on disk; two minutes or more" >&2
 	$(PYTHON) -m venv .venv-frameworks
-	.venv-frameworks/bin/pip install --quiet --disable-pip-version-check --upgrade pip
-	.venv-frameworks/bin/pip install --quiet --disable-pip-version-check $(TORCH)
-	.venv-frameworks/bin/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group frameworks
+	.venv-frameworks/bin/$(INSTALL) --upgrade pip
+	.venv-frameworks/bin/$(INSTALL) $(TORCH)
+	.venv-frameworks/bin/$(INSTALL) -e '.[exporter,tools]' -e lab --group frameworks
 	@touch $@
 
 # A PyTorch of its own: the CPU build that the other environments have goes with no torchvision of PyPI's.
 $(VISION_READY): pyproject.toml lab/pyproject.toml | python
 	@echo "Setting up .venv-vision, once: 6 GB on disk, most of it CUDA, which is not used; three minutes or more" >&2
 	$(PYTHON) -m venv .venv-vision
-	.venv-vision/bin/pip install --quiet --disable-pip-version-check --upgrade pip
-	.venv-vision/bin/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group vision
+	.venv-vision/bin/$(INSTALL) --upgrade pip
+	.venv-vision/bin/$(INSTALL) -e '.[exporter,tools]' -e lab --group vision
 	@touch $@
 
 $(DOCS_READY): pyproject.toml | python
 	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip install --quiet --disable-pip-version-check --upgrade pip
-	.venv-docs/bin/pip install --quiet --disable-pip-version-check --group site
+	.venv-docs/bin/$(INSTALL) --upgrade pip
+	.venv-docs/bin/$(INSTALL) --group site
 	@touch $@
 
 $(BENCH_READY): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --group bench
+	$(BIN)/$(INSTALL) --group bench
 	@touch $@
 
 $(SUPPLY_READY): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --group supply
+	$(BIN)/$(INSTALL) --group supply
 	@touch $@
 
 $(DEB_READY): pyproject.toml lab/pyproject.toml | python
 	$(PYTHON) -m venv .venv-deb
-	.venv-deb/bin/pip install --quiet --disable-pip-version-check --upgrade pip
-	.venv-deb/bin/pip install --quiet --disable-pip-version-check -e '.[exporter,tools]' -e lab --group deb
+	.venv-deb/bin/$(INSTALL) --upgrade pip
+	.venv-deb/bin/$(INSTALL) -e '.[exporter,tools]' -e lab --group deb
 	@touch $@
 
 $(NODE_READY): pyproject.toml | python
 	$(PYTHON) -m venv .venv-node
-	.venv-node/bin/pip install --quiet --disable-pip-version-check --upgrade pip
-	.venv-node/bin/pip install --quiet --disable-pip-version-check --group node
+	.venv-node/bin/$(INSTALL) --upgrade pip
+	.venv-node/bin/$(INSTALL) --group node
 	@touch $@
 
 $(KUBERNETES_READY): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --group kubernetes
+	$(BIN)/$(INSTALL) --group kubernetes
 	@touch $@
 
 demo: programs   ## a real training job, five faults, every page as it arrives (KEEP=1 leaves it running)
@@ -98,10 +107,12 @@ demo-recovery: $(READY)   ## a supervisor acts upon five faults of one training:
 programs: $(READY)   ## Prometheus and Alertmanager for the demo: from the PATH, else this release's, into .tools/
 	@$(BIN)/python -m tools.binaries >/dev/null
 
-binaries: $(READY)   ## Prometheus, Alertmanager and node_exporter, both generations, and Helm, into .tools/
-	$(BIN)/python -m tools.binaries bookworm
-	-$(BIN)/python -m tools.binaries sid
-	-$(BIN)/python -m tools.helm
+binaries: $(READY) fetched   ## Prometheus, Alertmanager and node_exporter, both generations, and Helm, into .tools/
+
+fetched: $(CHECK_READY)  # an environment that is there long before .venv
+	$(CHECK_BIN)/python -m tools.binaries bookworm
+	-$(CHECK_BIN)/python -m tools.binaries sid
+	-$(CHECK_BIN)/python -m tools.helm
 
 victoria: binaries       ## VictoriaMetrics with vmagent and vmalert, into .tools/: 230 MB
 	-$(BIN)/python -m tools.binaries victoria
@@ -122,10 +133,11 @@ UNIT := $(addprefix tests/,catalog client/core client/flops client/hello client/
   $(wildcard tests/client/test_*.py) $(filter-out tests/node/test_exporter%,$(wildcard tests/node/test_*.py)) \
   $(filter-out $(addprefix tests/node/gpu/test_,captures.py source% watch% worker.py),$(wildcard tests/node/gpu/test_*.py))
 
-test: check binaries   ## all checks, and all tests but the slow ones: what CI runs
+test:            ## all checks, and all tests but the slow ones: what CI runs
+	@$(MAKE) --no-print-directory --jobs 3 check binaries $(COMPILED)
 	$(PYTEST)
 
-test-all: check victoria $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
+test-all: check victoria $(COMPILED) $(KUBERNETES_READY) $(SUPPLY_READY) ## the slow ones, too: both generations of Prometheus, live replays, trainers, a browser
 	$(PYTEST) -n 4 -m 'not hardware and not frameworks'
 
 test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and other programs
@@ -133,8 +145,8 @@ test-unit: $(READY)      ## a minute of tests without PyTorch, Prometheus and ot
 
 test-torch: | python     ## the client's tests with another PyTorch, in .venv-torch (5 GB): make test-torch TORCH=torch==2.4.1
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/pip install --quiet --disable-pip-version-check $(TORCH) numpy
-	.venv-torch/bin/pip install --quiet --disable-pip-version-check \
+	.venv-torch/bin/$(INSTALL) $(TORCH) numpy
+	.venv-torch/bin/$(INSTALL) \
 	  -e '.[exporter,tools]' -e lab pytest pytest-timeout pytest-xdist
 	.venv-torch/bin/pytest -n 0 -m 'not hardware' tests/client/torch
 

@@ -70,15 +70,18 @@ def _own_path() -> Iterator[None]:
         os.environ["PYTHONSAFEPATH"] = before
 
 
-THRIFTY = {"GOGC": "400", "GOMAXPROCS": "1"}
-"""Saves a quarter of the CPU time of Prometheus, and of each program in Go: garbage is collected less often."""
+THRIFTY = {"GOGC": "400", "GOMAXPROCS": "1", "OMP_NUM_THREADS": "1"}
+"""Saves a quarter of the CPU time of Prometheus, and of each program in Go: garbage is collected less often.
+
+And two thirds of PyTorch's: a second thread spins while it waits for the first, which others keep from running.
+"""
 
 
 def pytest_configure() -> None:
     """Have no signal ignored: what a shell in the background, or nohup, ignores, each program of a test would, too.
 
     A handler that does nothing keeps this process from ending by a hangup; a program that it starts has the default.
-    Programs in Go are thrifty.
+    Programs in Go, and PyTorch, are thrifty.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -90,36 +93,11 @@ def pytest_configure() -> None:
         os.environ.setdefault(name, value)
 
 
-def own_share(config: pytest.Config) -> list[Path]:
-    """Return the test files that a worker imports first: of four workers, every fourth file that was asked for."""
-    given = getattr(config, "workerinput", None)
-    if given is None:
-        return []
-    asked = [ROOT / argument.partition("::")[0] for argument in config.args]
-    files = sorted(file for path in asked for file in (path.rglob("test_*.py") if path.is_dir() else [path]))
-    return files[int(given["workerid"].removeprefix("gw")) :: given["workercount"]]
-
-
-def import_first(session: pytest.Session, path: Path) -> None:
-    """Import a test file; one that cannot be is forgotten: collecting imports it again, and reports that."""
-    try:
-        _ = pytest.Module.from_parent(session, path=path).obj
-    except (Exception, pytest.skip.Exception):  # noqa: BLE001 - whatever a file raises
-        for name, module in list(sys.modules.items()):
-            if getattr(module, "__file__", None) == str(path):
-                del sys.modules[name]
-
-
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Look for no garbage while thousands of tests are collected, nor among them later: a third of a worker's start.
-
-    Where nothing is compiled yet, each worker begins with files of its own: together, they compile each of them once.
-    """
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while thousands of tests are collected, nor among them later: a third of a worker's start."""
     gc.disable()
     try:
-        for path in own_share(session.config):
-            import_first(session, path)
         return (yield)
     finally:
         gc.enable()
@@ -141,10 +119,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 TOGETHER = (
     ("tests/client/core/", "tests/client/flops/", "tests/client/torch/", "tests/blackbox/test_gloo"),
-    ("tests/attach/", "tests/auto/test_recording", "tests/auto/test_trainings", "tests/examples/",
-     "tests/integrations/", "tests/supervise/test_resilient"),
+    ("tests/attach/", "tests/client/transport/test_fork", "tests/client/transport/test_stack_dump", "tests/examples/"),
+    ("tests/auto/test_recording", "tests/auto/test_trainings", "tests/integrations/", "tests/supervise/test_resilient"),
 )  # fmt: skip
-"""Folders, and files, of tests that import PyTorch, or share a process that has imported it: a second and a half."""
+"""Folders, and files, of tests that import PyTorch, or share a process that has imported it: two seconds of a core.
+
+Each has a third of them: what is a worker's alone must not last until long after the others have ended.
+"""
 
 LONG = (
     *(path for paths in TOGETHER for path in paths), "tests/e2e/", "tests/supervise/test_containers",

@@ -327,10 +327,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         children.start("alertmanager", alerting)
         prometheus = children.start("prometheus", command)
         prometheus.wait_until(lambda: answers(f"http://{ours}/-/ready"), 60)
-        # Records are made of records, ten deep at most; Prometheus counts its own rounds. And a sample must have come
+        # Records are made of records, five deep at most; Prometheus counts its own rounds. And a sample must have come
         # since the run's first record: its batch changed a moment before each sample.
         ready = (
-            "min(prometheus_rule_group_iterations_total) >= 12 and on () process_cpu_seconds_total{job='alertmanager'}"
+            "min(prometheus_rule_group_iterations_total) >= 7 and on () process_cpu_seconds_total{job='alertmanager'}"
             f" and on () (timestamp({c.RUN_BATCH_CHANGED.name})"
             " > on (instance) min_over_time(timestamp(node:run:info)[5m:1s]) + 1)"
         )

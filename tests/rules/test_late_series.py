@@ -70,7 +70,7 @@ STORIES = {
         250, "{fault: throttle, at: 100, ranks: [3], to: 0.7, cause: thermal}", "StragglerRank", 90
     ),
 }
-SHORT = ("a healthy run saves", "a loss is lost", "a rank is stuck")
+SHORT = ("a healthy run saves", "a rank is stuck")
 
 
 class LateRecording(Recording):

@@ -247,7 +247,7 @@ def test_a_page_that_ends_does_not_come_back(rule_tests: RuleTests) -> None:
              alerts(1490, "4m", *ended)),
         shows(Fleet(30, ends=died(2), restarted={2: 400.0}, lasts=1500),
              alerts(1490, "30m", named("RankDead", 2), *ended)),
-        interval="10s",
+        interval="30s",
     )  # fmt: skip
 
 

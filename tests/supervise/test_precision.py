@@ -101,7 +101,13 @@ SLOW_NODES: dict[str, tuple[Fleet, list[Firing], list[tuple[str, str]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SLOW_NODES)
+SHORT = ("for good", "for half an hour", "explained by another")
+"""One of each outcome: each plays forty minutes; the others are for `make test-all`."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in SHORT else pytest.mark.slow) for case in SLOW_NODES]
+)
 def test_what_would_be_done_about_what_alerts_say(case: str) -> None:
     """A run of several nodes with a spare, and the alerts that are neither over nor inhibited."""
     fleet, firings, expected = SLOW_NODES[case]

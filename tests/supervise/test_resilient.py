@@ -107,11 +107,11 @@ def end(supervised: Supervised, process: subprocess.Popen[str]) -> str:
 
 def test_an_attempt_goes_on_exactly_where_the_one_before_was(torch_programs: TorchPrograms, tmp_path: Path) -> None:
     """After the death of a rank, without torchrun and a supervisor: every loss is that of a run without one."""
-    options = ("--steps", 30, "--every", 10)
+    options = ("--steps", 14, "--every", 5)
     whole, broken = (tmp_path / name for name in ("whole", "broken"))
     whole.mkdir()
     broken.mkdir()
-    killed, other = reversed(start(torch_programs, broken, 2, *options, "--fault", "kill@22"))
+    killed, other = reversed(start(torch_programs, broken, 2, *options, "--fault", "kill@12"))
     assert killed.wait() == -signal.SIGKILL
     other.stop()
     finish(start(torch_programs, broken, 2, *options), broken)
@@ -119,8 +119,8 @@ def test_an_attempt_goes_on_exactly_where_the_one_before_was(torch_programs: Tor
     for rank in range(2):
         seen, expected = losses(broken, rank), losses(whole, rank)
         assert [{*values} for values in seen.values()] == [{*values} for values in expected.values()]
-        assert list(seen) == [*range(30)]
-        assert next(step for step, values in seen.items() if len(values) == 2) in (10, 20), "it began at a checkpoint"
+        assert list(seen) == [*range(14)]
+        assert next(step for step, values in seen.items() if len(values) == 2) in (5, 10), "it began at a checkpoint"
 
 
 def assert_same(folder: Path, uninterrupted: Uninterrupted, parallel: str = "ddp", ranks: int = 2) -> None:

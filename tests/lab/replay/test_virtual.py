@@ -147,7 +147,7 @@ def test_a_failed_scrape_is_one_scrape_at_any_interval() -> None:
     """It lasts until the target's next one."""
     for scrape in (5.0, 15.0, 30.0):
         for fault in (ScrapeLost(at=61, nodes=(1,)), ScrapeFailure(at=61, node=1)):
-            found = record(replace(scenario(fault, expect=()), scrape=scrape, lasts=300), shipped().words)
+            found = record(replace(scenario(fault, expect=()), scrape=scrape, lasts=150), shipped().words)
             ups = [one for one in found.series() if one.name == "up"]
             lost = {(one.labels["job"], one.labels["instance"]): int((one.values == 0).sum()) for one in ups}
             assert lost == {

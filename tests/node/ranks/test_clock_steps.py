@@ -140,13 +140,18 @@ def played(world: World, stopped_at: float = math.inf, stop: float = 0.0) -> Ite
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("story", STORIES)
 def test_a_clock_that_is_set_changes_nothing(two_gpus: Any, story: str, client: str) -> None:
-    """By a second, two minutes or an hour, before, at, and within whatever happens; ages differ by those of a frame."""
+    """By a second, two minutes or an hour, before, at, and within whatever happens; ages differ by those of a frame.
+
+    Every second of these pairs for each client; two clients that follow each other have all.
+    """
     expected = list(played(World(two_gpus, story, client)))
     shown = {json.loads(series)[0] for series, value in expected[-1].items() if value}
     named = {"frozen": "run_frozen_seconds", "nan": "run_loss_nonfinite_seconds", "healthy": "run_step_seconds"}
     ends = dict.fromkeys(("death", "failure", "raised"), "run_first_end_seconds")
     assert {**named, **ends}.get(story, "run_overdue_seconds") in shown, "the story shows what it is"
-    for step, at in product(SET_BY, MOMENTS):
+    for (place, step), (moment, at) in product(enumerate(SET_BY), enumerate(MOMENTS)):
+        if (place + moment + CLIENTS.index(client)) % 2:
+            continue
         for number, said in enumerate(played(World(two_gpus, story, client, step, at))):
             where = (step, at, LOOKED_AT[number])
             assert said.keys() == expected[number].keys(), where
