@@ -43,7 +43,7 @@ class Config:
     socket_mode: int
     gpu_enabled: bool
     gpu_interval: float
-    gpu_detail: bool
+    gpu_series: str
     gpu_dcgm_names: bool
     gpu_job_mapping_dir: Path | None
     gpu_kmsg: Path | None
@@ -203,9 +203,11 @@ SETTINGS = (
         "gpu.interval", _duration(0.1, 60), "a duration from 100ms to 1m, such as 1s", "1s", "Time between readings."
     ),
     Setting(
-        "gpu.detail", _truth, "true or false", "false",
-        "Show GPU metrics beyond those that alerts and dashboards use: single links, pipes, PCIe errors.",
+        "gpu.series", _one_of(SERIES_LEVELS), "one of " + ", ".join(SERIES_LEVELS), DASHBOARDS,
+        "How much of each GPU is shown. few: what alerts and their texts need, for very large runs. "
+        "dashboards: what dashboards read, too. all: everything, such as single links, pipes, PCIe errors.",
     ),
+    Setting("gpu.detail", _truth, "true or false", "false", "Deprecated: use --gpu.series=all."),
     Setting(
         "gpu.dcgm-names", _truth, "true or false", "false",
         "Also show the default metrics of dcgm-exporter under its names, for dashboards and alerts made for it.",
@@ -360,8 +362,9 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
             faults.extend(error.faults)
     if faults:
         raise ConfigError(faults)
-    if values["rank.detail"] and texts["rank.series"].where == "default":
-        values["rank.series"] = ALL
+    for shown in ("gpu", "rank"):
+        if values[f"{shown}.detail"] and texts[f"{shown}.series"].where == "default":
+            values[f"{shown}.series"] = ALL
     beside = _beside(values["socket"])
     values.update((name, path) for name, path in beside.items() if texts[name].where == "default")
     return Config(
@@ -370,7 +373,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         socket_mode=values["socket-mode"],
         gpu_enabled=values["gpu.enabled"],
         gpu_interval=values["gpu.interval"],
-        gpu_detail=values["gpu.detail"],
+        gpu_series=values["gpu.series"],
         gpu_dcgm_names=values["gpu.dcgm-names"],
         gpu_job_mapping_dir=values["gpu.job-mapping-dir"],
         gpu_kmsg=values["gpu.kmsg"],

@@ -93,7 +93,7 @@ def _form(fleet: PlannedFleet, found: FleetCost) -> Iterator[str]:
         measured_so_far = f"with {found.measured_ranks:,} ranks" if found.measured_ranks else "with none"
         yield (
             f"One Prometheus was measured {measured_so_far} at such an interval, and with {found.largest_ranks:,} at "
-            "15s: scrape less often, and give the exporters --rank.series=few. Rules for that:"
+            "15s: scrape less often, and give the exporters --rank.series=few and --gpu.series=few. Rules for that:"
         )
         yield "  tachograph bundle --scrape-interval 15s --host-series few"
     else:
