@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,14 +84,14 @@ class AlertSeen:
 
 @dataclass(frozen=True)
 class RunSeen:
-    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which its nodes answered.
+    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which these nodes answered.
 
     `checkpoints` are its last ones, the newest last; `spiked_step` is that at which the loss began to spike, once that
     does not recover; `alerts` are those that began in this attempt, None if Alertmanager is not asked or says nothing.
     """
 
     name: str
-    times: tuple[float, ...]
+    times: Mapping[str, float]
     state: str
     world_size: int
     seconds_without_step: float | None
@@ -116,8 +117,8 @@ class RunSeen:
         return any(rank.state in ALIVE for rank in self.ranks)
 
     def follows(self, before: RunSeen) -> bool:
-        """Return whether each node has concluded anew since another look at the same nodes."""
-        return all(now != then for now, then in zip(self.times, before.times, strict=False))
+        """Return whether each node that was asked has concluded anew since it answered before."""
+        return all(time != before.times.get(node) for node, time in self.times.items())
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class Silent(Unknown):
 def nothing_seen(name: str) -> RunSeen:
     """Return a run of which no rank was ever seen."""
     return RunSeen(
-        name, (), "dead", 0, None, math.inf, None, None, (), ranks=(), problems=(), gpu_trouble=()
+        name, {}, "dead", 0, None, math.inf, None, None, (), ranks=(), problems=(), gpu_trouble=()
     )  # fmt: skip
 
 
