@@ -23,6 +23,7 @@ from tachograph.supervise.run_seen import (
     RankSeen,
     RunSeen,
     Unknown,
+    is_path,
     whole,
 )
 from tachograph.text.printable import printable
@@ -195,7 +196,7 @@ def _checkpoint(said: Mapping[str, Any]) -> CheckpointSeen:
     return CheckpointSeen(
         step=int(decode_number(said["step"])),
         time=decode_number(said["time"]),
-        path="" if path.startswith(WITHHELD) else path,
+        path="" if path.startswith(WITHHELD) or not is_path(path) else path,
         is_durable=said["durable"] is True,
         is_suspect=said["suspect"] is True,
     )

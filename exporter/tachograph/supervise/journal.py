@@ -19,6 +19,7 @@ from typing import Any
 from tachograph.files.unreadable import UNREADABLE
 from tachograph.processes.process_tree import started_at
 from tachograph.supervise.policy import FIRST
+from tachograph.supervise.run_seen import is_path
 
 VERSION = 1
 NAME = "journal.jsonl"
@@ -64,6 +65,10 @@ def _is_seconds(value: object) -> bool:
     return isinstance(value, (int, float)) and 0 <= value < LAST_SECOND
 
 
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and is_path(value)
+
+
 _TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
 _FACTS: Mapping[str, Callable[[object], bool]] = {
     "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
@@ -72,7 +77,7 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
     "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
     "seconds": _is_seconds, "lost_steps": _is_count, "gpus": _is_count, "verdict": _TEXT,
-    "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool), "skip": _are(int, 2),
+    "checkpoint": _is_count, "saved": _is_seconds, "path": _is_path, "suspect": _is(bool), "skip": _are(int, 2),
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
 _OPTIONAL = ("nodes", "left_out", "job", "skip", "gpus")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,6 +12,18 @@ from tachograph.catalog.rank import ALIVE
 
 WITHHELD = "(shown to the run's owner"
 """How a message begins that this reader may not see, the same for all of them."""
+
+
+LONGEST_PATH = 4096
+"""Bytes of a path that Linux takes, with its end."""
+
+
+def is_path(text: str) -> bool:
+    """Return whether a file can have a text for its path, or the empty one; a program cannot even be given others."""
+    try:
+        return "\0" not in text and len(os.fsencode(text)) < LONGEST_PATH
+    except UnicodeEncodeError:  # half of a character
+        return False
 
 
 @dataclass(frozen=True)
