@@ -160,6 +160,19 @@ CASES = {
          'node:ranks_alive:count{run="b",instance="n"}': "4x99"},
         {"{}": 4},
     ),
+    **{
+        f"half of what was taken is {title}, column {letter}": Case(
+            "fleet", title,
+            {'run:ranks:count{run="a"}': "8x720", 'node:ranks_alive:count{run="a",instance="n"}': "8x720",
+             'run:productive_seconds:rate2m{run="a"}': "4x720", 'run:owner:info{run="a",owner="1000"}': "1x720",
+             'run:tokens:rate1m{run="a"}': "9000x720", 'run:gpu_power:watts{run="a"}': "6000x720"},
+            answer, at=3600, letter=letter,
+        )
+        for title, letter, answer in (
+            ("What runs took", "C", {'{run="a"}': 0.5}), ("What runs took", "E", {'{run="a"}': 1.5}),
+            ("What users took", "C", {'{owner="1000"}': 0.5}),
+        )
+    },
     "what pages without a run is none": Case(
         "fleet", "Runs with a page",
         {'ALERTS{alertname="StorageSlow",alertstate="firing",severity="critical"}': "1x99",
