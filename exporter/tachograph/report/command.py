@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     first = fired.first()
     said = in_words(fired, first) if first else "no alert fired."
-    what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {humanize.short(size)}B; {said}"
+    what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {humanize.byte_size(size)}; {said}"
     sys.stdout.write(fitted(what) + "\n")
     return 0
 

@@ -245,7 +245,7 @@ QUESTIONS = (
     TriageQuestion(kinds.NUMBERS, "Are its numbers finite, and equal where they must be?", _numbers),
     TriageQuestion(kinds.LEARNING, "Does the loss move as it should?", _learning),
     TriageQuestion(kinds.SPEED, "Are steps as fast as they were?", _speed),
-    TriageQuestion(kinds.DATA, "Do data come in time?", _data),
+    TriageQuestion(kinds.DATA, "Does its data arrive in time?", _data),
     TriageQuestion(kinds.NETWORK, "Do links and collectives carry what they should?", _network),
     TriageQuestion(kinds.MEMORY, "Does memory suffice?", _memory),
     TriageQuestion(kinds.CHECKPOINTS, "Are checkpoints fresh?", _checkpoints),
