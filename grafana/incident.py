@@ -5,7 +5,16 @@ from __future__ import annotations
 import shell
 from absences import NO_LOSS, NO_MFU, NO_RANK
 from condition import CONDITION, CONDITION_WORDS
-from culprits import error_heat, lag_heat, node_heat, node_table, phases_over_time, rank_table, ranks_by_phase
+from culprits import (
+    error_heat,
+    lag_heat,
+    named_ranks,
+    node_heat,
+    node_table,
+    phases_over_time,
+    rank_table,
+    ranks_by_phase,
+)
 from panels import (
     BASELINE,
     BLUE,
@@ -100,16 +109,18 @@ def alert_table() -> Json:
 def what_happened() -> list[Json]:
     """Return the run's state, its alerts, attempts and pauses, and what the machines had, one above the other."""
     attempts = f"count by (attempt) (group by (attempt, rank) ({own(of_run(c.RANK_INFO))}))"
+    named_alerts = f"topk({ROWS}, {graded('alertname, rank, instance')})"
     apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='|'.join(c.PAUSES))})"
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it changes, the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  NO_RANK, mappings=CONDITION_WORDS, h=4, **WIDE),
+        named_ranks(**WIDE),
         timeline("Alerts by node and rank", "none", "What fired for the run or its nodes, which node and rank it "
                  "named, and from when to when: red is critical, orange a warning, blue is information. None is good. "
                  "Start with the row that begins first; what stays longest is what to replace.",
-                 [query(f"topk({ROWS}, {graded('alertname, rank, instance')})",
-                        "{{alertname}} {{instance}} {{rank}}")],
+                 [query(f'label_replace({named_alerts}, "who", ", rank $1", "rank", "(.+)")',
+                        "{{alertname}} {{instance}}{{who}}")],
                  "nothing fired", mappings=GRADE_WORDS, shown=firing(), h=7, **WIDE),
         timeline("Attempts, checkpoints and evaluations", "none", "How many ranks an attempt has, and how many start "
                  "up, save or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",

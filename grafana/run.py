@@ -51,7 +51,7 @@ def top() -> list[Json]:
     pace = f"(max({of_run('run:step_interval_seconds:mean2m')}) or max({of_run('run:step_interval_seconds:p50')}))"
     progress = {
         "step": step,
-        "speed": f"1 - max({of_run('run:speed_loss:ratio')})",
+        "speed": stepping(f"1 - max({of_run('run:speed_loss:ratio')})"),
         "since step": f"time() - max({of_run('run:progress_timestamp_seconds:max')})",
         "since save": f"max({of_run('run:checkpoint_age_seconds:min')})",
         "time left": f"({ahead}) * {pace}",
