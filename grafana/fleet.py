@@ -47,7 +47,8 @@ OF_BASELINE = f"(1 - max by (run) ({of_runs('run:speed_loss:ratio')}))"
 SCATTER = f"max by (run) ({of_runs('run:step_seconds:p99')}) / max by (run) ({of_runs('run:step_seconds:p50')})"
 POWER = of_cluster("node:gpu_power:watts")
 OF_RUNS = of_runs("run:gpu_power:watts")
-PER_JOULE = f"sum({of_runs('run:tokens:rate1m')} and on (run) ({OF_RUNS})) / sum({OF_RUNS})"
+PER_JOULE = f"sum({of_runs('run:tokens:rate1m')} and on (run) ({OF_RUNS})) / sum(avg_over_time({OF_RUNS}[1m]))"
+"""Both over a minute: power falls at once in a save, tokens only as far as it fills the minute."""
 
 
 def hours(rate: str) -> str:
@@ -111,7 +112,10 @@ def worst_runs() -> Json:
     other = f"sum by (run) ({of_runs('run:lost_seconds:rate2m', cause='!collective')})"
     slower = f"clamp_min(1 - {OF_BASELINE}, 0) * on (run) {gpus}"
     nought = f"0 * {gpus}"
-    lost = f"(({other} or {nought}) + on (run) ({slower} or {nought}))"  # GPUs
+    hung = (
+        f"{gpus} and on (run) {of_runs('run:hung_seconds:min')}"  # whose rates of two minutes still have steps in them
+    )
+    lost = f"({hung} or ({other} or {nought}) + on (run) ({slower} or {nought}))"  # GPUs
     score = f"({critical} * 1e9 or {nought}) + on (run) ({warning} * 1e6 or {nought}) + on (run) {lost}"
     chosen = f"topk({ROWS}, {score})"
     asked = (

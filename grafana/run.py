@@ -70,7 +70,7 @@ def top() -> list[Json]:
              "good; time since the last step, which stays near the step time; age of the last checkpoint, which a "
              "failure would lose; time left at the pace of two minutes, which needs `Recorder(total_steps=…)`.",
              [named({name: or_not_known(number) for name, number in progress.items()}, instant=True)], "–",
-             show="value_and_name", decimals=1, size=20, w=10,
+             show="value_and_name", decimals=1, size=16, w=10,
              overrides=[override("step", unit="locale", decimals=0),
                         override("speed", unit=UNITS["ratio"], decimals=0)]),
     ]  # fmt: skip

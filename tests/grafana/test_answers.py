@@ -183,6 +183,18 @@ CASES = {
             ("What users took", "C", {'{owner="1000"}': 0.5}),
         )
     },
+    "a run that hangs loses all of its GPUs at once": Case(
+        "fleet", "Runs, worst first",
+        {'run:ranks:count{run="a"}': "8x99", 'run:lost_seconds:rate2m{run="a",cause="hang"}': "1x99",
+         'run:hung_seconds:min{run="a"}': "40x99", 'run:ranks:count{run="b"}': "8x99",
+         'run:lost_seconds:rate2m{run="b",cause="data"}': "2x99"},
+        {'{run="a"}': 1, '{run="b"}': 0.25}, letter="E",
+    ),
+    "power falls at once in a save, and tokens per joule do not rise": Case(
+        "fleet", "Tokens per joule",
+        {'run:tokens:rate1m{run="a"}': "4500x99", 'run:gpu_power:watts{run="a"}': "6000x90 0x9"},
+        {"{}": 1.5}, at=485,
+    ),
     "what pages without a run is none": Case(
         "fleet", "Runs with a page",
         {'ALERTS{alertname="StorageSlow",alertstate="firing",severity="critical"}': "1x99",
