@@ -71,8 +71,8 @@ RANK_VERDICTS = (
 """What a rule says about a rank -> the series that says so, worst first."""
 
 
-GONE = -1
-"""Stands for the phase of a rank that is in none any more."""
+GONE, NODE = -1, -2
+"""Stand for the phase of a rank that is in none any more, and of a node."""
 STALLED = "stalled"
 """The state of running ranks whose run makes no step."""
 STATE_COLOURS = STATES | {STALLED: ORANGE}
@@ -177,11 +177,11 @@ def rank_table(**more: object) -> Json:
 NODE_ROWS = 20
 
 
-def node_verdicts() -> str:
-    """Return one series for each node of the run that a rule names, `verdict` says as what."""
+def node_verdicts(of_ranks_too: bool = True) -> str:
+    """Return one series for each node of the run that a rule names, or whose rank it names; `verdict` says as what."""
     here = f"on (instance) group by (instance) ({of_run(c.RUN_RANKS)})"
     slow = f'label_replace({of_run("node:slowdown_culprit:info")}, "slow", "slow", "", "")'
-    parts = (
+    nodes = (
         f'label_replace(group by (instance) ({of_cluster("node:down_seconds:max")}), "verdict", "down", "", "")'
         f" and on (instance) group by (instance) (last_over_time({of_run(c.RUN_RANKS)}[1h]))",
         f'group by (instance, verdict) (label_join({slow}, "verdict", ": ", "slow", "cause"))',
@@ -189,6 +189,8 @@ def node_verdicts() -> str:
         '"verdict", "late", "", "")',
         f"label_replace(group by (instance) ({of_cluster('node:nic_down_seconds:max')}) and {here},"
         ' "verdict", "link down", "", "")',
+    )
+    ranks = (
         *(
             f'label_replace(group by (instance) ({of_run(name, **which)}), "verdict", "{text}", "", "")'
             for text, name, which in (
@@ -200,7 +202,7 @@ def node_verdicts() -> str:
         f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='.+')} > 0), "
         '"verdict", "rank late", "", "")',
     )
-    return " or on (instance) ".join(f"({part})" for part in parts)
+    return " or on (instance) ".join(f"({part})" for part in (*nodes, *(ranks if of_ranks_too else ())))
 
 
 def node_table(**more: object) -> Json:
@@ -284,31 +286,32 @@ PHASE_WORDS = [
     {
         "type": "value",
         "options": {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
-        | {str(GONE): {"text": "gone", "color": RED}},
+        | {str(code): {"text": text, "color": RED} for code, text in ((GONE, "gone"), (NODE, "node"))},
     }
 ]
 
 
-def named_ranks(rows: int = 12, **more: object) -> Json:
-    """Return the panel of the ranks that rules name, over time: who, where, as what, and in which phase."""
-    who = f"topk({rows}, {verdicts('rank, instance')})"
+def named_ones(rows: int = 12, **more: object) -> Json:
+    """Return the panel of the ranks and nodes that rules name, over time: who, as what, and in which phase."""
+    who = f"topk({rows}, ({verdicts('rank, instance')}) unless on (rank) vector(1))"  # a late node has no rank
     phase = f"max by (rank) ({PHASE_CODE})"
     return timeline(
-        "Ranks that a rule names, and their phase",
+        "Ranks and nodes that rules name",
         "none",
-        f"The {rows} ranks of which a rule says that they hold the run up or broke it: as what, on which node, since "
-        "when, and in which phase they are. Empty is good. A row that begins where the run stops is who to look at "
-        "first; its colour is what the rank is in.",
+        f"The {rows} ranks, and as many nodes, of which a rule says that they hold the run up or broke it: as what, "
+        "since when, and the phase that the rank is in. Empty is good. A row that begins where the run stops or slows down "
+        "is who to look at first.",
         [
             query(
                 f"{who} * 0 + on (rank) group_left () {phase} or {who} * 0 + {GONE}",
                 "rank {{rank}}, {{instance}}: {{verdict}}",
-            )
+            ),
+            query(f"topk({rows}, {node_verdicts(False)}) * 0 + {NODE}", "{{instance}}: {{verdict}}"),
         ],
-        "no rule names a rank",
+        "no rule names anybody",
         mappings=PHASE_WORDS,
         shown=of_run(c.RUN_RANKS),
-        **{"w": 24, "h": 5, **more},
+        **{"w": 24, "h": 6, **more},
     )
 
 

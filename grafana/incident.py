@@ -8,7 +8,7 @@ from condition import CONDITION, CONDITION_WORDS
 from culprits import (
     error_heat,
     lag_heat,
-    named_ranks,
+    named_ones,
     node_heat,
     node_table,
     phases_over_time,
@@ -115,7 +115,7 @@ def what_happened() -> list[Json]:
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it changes, the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  NO_RANK, mappings=CONDITION_WORDS, h=4, **WIDE),
-        named_ranks(**WIDE),
+        named_ones(**WIDE),
         timeline("Alerts by node and rank", "none", "What fired for the run or its nodes, which node and rank it "
                  "named, and from when to when: red is critical, orange a warning, blue is information. None is good. "
                  "Start with the row that begins first; what stays longest is what to replace.",

@@ -275,11 +275,12 @@ CASES = {
     },
     **{
         f"a rank that {verdict} stands on top of Incident with {phase}": Case(
-            "incident", "Ranks that a rule names, and their phase",
+            "incident", "Ranks and nodes that rules name",
             {f'tachograph_rank_info{{{RANK_3},instance="b",gpu="3"}}': "1x99",
              'tachograph_rank_info{run="r",rank="4",instance="b",gpu="4"}': "1x99",
              'tachograph_rank_phase_seconds{run="r",rank="4",instance="b",phase="backward"}': "60x99",
-             f'{series}{{{RANK_3},instance="b"{label}}}': "1x99"}
+             f'{series}{{{RANK_3},instance="b"{label}}}': "1x99",
+             'rank:straggler:level{run="r",instance="a"}': "2x99"}  # a node, which has no rank
             | {f'tachograph_rank_phase_seconds{{{RANK_3},instance="b",phase="{each}"}}': "60x99" for each in phases},
             {f'{{rank="3",instance="b",verdict="{verdict}"}}': code},
         )
@@ -288,6 +289,12 @@ CASES = {
             ("died first", "none", "rank:first_end:timestamp", ',kind="died"', [], -1),
         )
     },
+    "a slow node stands on top of Incident, and a rank's node only with the rank": Case(
+        "incident", "Ranks and nodes that rules name",
+        {'node:slowdown_culprit:info{run="r",instance="a",cause="communication"}': "1x99",
+         f'rank:hang_suspect:behind{{{RANK_3},instance="b"}}': "1x99"},
+        {'{instance="a",verdict="slow: communication"}': -2}, letter="B",
+    ),
     "the node of the rank that died stands above the others": Case(
         "run", "Nodes, worst first",
         {'tachograph_run_ranks{run="r",instance="a",state="running"}': "8x99",

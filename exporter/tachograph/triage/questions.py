@@ -62,7 +62,7 @@ def _progress(facts: Facts) -> Iterator[str]:
         )
     if (overdue := facts.figure("run:overdue_seconds:min")) is not None:
         phases = ", ".join(f"{count:,.0f} in {phase}" for phase, count in facts.by("phase_ranks", "phase").items())
-        yield f"overdue, {humanize.age(overdue)} without a step; ranks are {phases or 'unknown'}"
+        yield f"overdue, {humanize.age(overdue)} without a step; ranks by phase: {phases or 'unknown'}"
     if roles := facts.named("waits_for", "run"):
         yield f"it waits for {humanize.listed(roles, MOST_NAMED)}, which hangs"
     for one in facts.rows("stalled"):
