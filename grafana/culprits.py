@@ -299,8 +299,8 @@ def named_ones(rows: int = 12, **more: object) -> Json:
         "Ranks and nodes that rules name",
         "none",
         f"The {rows} ranks, and as many nodes, of which a rule says that they hold the run up or broke it: as what, "
-        "since when, and the phase that the rank is in. Empty is good. A row that begins where the run stops or slows down "
-        "is who to look at first.",
+        "since when, and the phase that the rank is in. Empty is good. A row that begins where the run stops or slows "
+        "down is who to look at first.",
         [
             query(
                 f"{who} * 0 + on (rank) group_left () {phase} or {who} * 0 + {GONE}",
