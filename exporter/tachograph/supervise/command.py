@@ -346,7 +346,7 @@ def _history(words: Sequence[str]) -> int:
     except OSError as error:
         _say(f"no journal: {path}: {error.strerror or error}; --state names its folder")
         return 1
-    print(fitted(*history.lines(entries, time.time()), hang=35))
+    print(fitted(*history.lines(entries, time.time()), hang=34))  # where the texts begin
     return 0
 
 
