@@ -94,6 +94,27 @@ def test_pods_of_another_job(pod: str, expected: str, tmp_path: Path, capsys: py
     assert state(tmp_path, capsys)[0] == expected
 
 
+def test_pods_that_name_no_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their names are those of the files; a node that is lost while all of them make steps was none of theirs."""
+    healthy = [f"2026-11-28 21:{at // 60:02}:{at % 60:02} INFO step {at} loss 2.1" for at in range(0, 600, 6)]
+    events = [
+        "2026-11-28 21:05:30 Warning Evicted pod/db-1 The node was low on resource: memory.",
+        "2026-11-28 21:05:30 Warning NodeNotReady node/pool-9 Node pool-9 status is now: NodeNotReady",
+    ]
+    write(tmp_path, llm_worker_0=healthy, llm_worker_1=healthy, events=events)
+    assert state(tmp_path, capsys)[0] == "nothing_wrong"
+    write(tmp_path, llm_worker_1=healthy[:55])
+    assert state(tmp_path, capsys) == ("cause", "pool-9")
+
+
+def test_a_job_by_its_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Slurm's own name of a log has the number of its job."""
+    ranks = [line for rank in range(4) for line in rank_log(rank)]
+    (tmp_path / "slurm-77.out").write_text("\n".join(ranks) + "\n", encoding="utf-8")
+    assert state(write(tmp_path, slurmctld=[PREEMPTED.format(88)]), capsys)[0] == "no_cause"
+    assert state(write(tmp_path, slurmctld=[PREEMPTED.format(77)]), capsys)[0] == "cause"
+
+
 def test_lists_of_nodes() -> None:
     """Ranges keep their zeros."""
     assert list(expanded("gpu-[01-03,07],login1")) == ["gpu-01", "gpu-02", "gpu-03", "gpu-07", "login1"]

@@ -16,13 +16,15 @@ _MOST = 100_000
 _NUMBERS = re.compile(r"\d+")
 _ADDRESS = re.compile(r"[\d.]+")
 _JOB = re.compile(r"\bJobId=(\d+)")
+_OF_SLURM = re.compile(r"^slurm-(\d+)")
 
 
 class JobNodes:
-    """What all logs together say of the nodes and the job of a folder; nothing is foreign where they do not say it.
+    """The nodes and the number of a folder's job, as all its logs say it; nothing is foreign where they do not.
 
-    The nodes are known if the job's list of nodes is printed, or if each rank up to the highest has lines or a file that
-    name its node; the job is, if a file's name has the number of one whose list of nodes the scheduler's log prints.
+    The nodes are known if the job's list of nodes is printed, or if each rank up to the highest has lines or a file
+    that name its node. The job is, if a file's name has the number of one whose list of nodes the scheduler's log
+    prints, or is the name that Slurm gives. Pods are known by the names of files.
     """
 
     def __init__(self) -> None:
@@ -31,12 +33,18 @@ class JobNodes:
         self._ranks: set[int] = set()
         self._lists: dict[str, str] = {}
         self._numbers: set[str] = set()
+        self._jobs: set[str] = set()
+        self._families: set[str] = set()
         self._known: tuple[frozenset[str], frozenset[str]] | None = None
 
     def add(self, name: str, context: Context, named: NamedRanks) -> None:
         """Note what a stream says; `name`: of its file."""
         self._known = None
-        self._numbers.update(number.lstrip("0") for number in _NUMBERS.findall(Path(name).name))
+        file = Path(name).name
+        self._numbers.update(number.lstrip("0") for number in _NUMBERS.findall(file))
+        self._jobs.update(_OF_SLURM.findall(file))
+        if context.node:
+            self._families.add(_family(context.node))
         ranks = named.ranks if context.rank is None else named.ranks | {context.rank}
         self._ranks |= ranks
         self._placed |= named.placed
@@ -51,16 +59,16 @@ class JobNodes:
         nodes, jobs = self._known = self._known or self._learned(nccl)
         if jobs and (job := _JOB.search(text)):
             return job[1] not in jobs
+        if node and f"pod/{node}" in text:
+            return bool(self._families) and _family(node) not in self._families
         if not nodes or not node:
             return False
         names = {_short(one) for one in expanded(node)}
-        if f"pod/{node}" in text:
-            return names.isdisjoint(nodes) and {_family(one) for one in names}.isdisjoint(map(_family, nodes))
         return names.isdisjoint(nodes) and {_form(one) for one in names} <= {_form(one) for one in nodes}
 
     def _learned(self, nccl: NcclFacts) -> tuple[frozenset[str], frozenset[str]]:
         """Return the nodes and the job's numbers, as far as they are known."""
-        jobs = frozenset(self._numbers.intersection(self._lists))
+        jobs = frozenset(self._numbers.intersection(self._lists) | self._jobs)
         own = [self._lists[job] for job in (*jobs, "") if job in self._lists]
         nodes = {_short(node) for listed in own for node in expanded(listed)}
         placed = self._placed | {rank for rank, _ in nccl.ranks.values()}
