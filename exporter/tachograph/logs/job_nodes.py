@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tachograph.logs.named import NamedRanks
+from tachograph.logs.named import OF_JOB, NamedRanks
 from tachograph.logs.nccl import NcclFacts
 from tachograph.logs.sightings import Context
 
@@ -15,7 +15,6 @@ _MOST = 100_000
 """Nodes of one list that are told apart."""
 _NUMBERS = re.compile(r"\d+")
 _ADDRESS = re.compile(r"[\d.]+")
-_JOB = re.compile(r"\bJobId=(\d+)")
 _OF_SLURM = re.compile(r"^slurm-(\d+)")
 
 
@@ -57,7 +56,7 @@ class JobNodes:
     def foreign(self, node: str, text: str, nccl: NcclFacts) -> bool:
         """Return whether a line, which names a node or a job of Slurm's, is of another one than this job's."""
         nodes, jobs = self._known = self._known or self._learned(nccl)
-        if jobs and (job := _JOB.search(text)):
+        if jobs and (job := OF_JOB.search(text)):
             return job[1] not in jobs
         if node and f"pod/{node}" in text:
             return bool(self._families) and _family(node) not in self._families

@@ -12,6 +12,8 @@ TOLD = "world_rank="
 """In lines of a launcher that say of each process which rank it is."""
 LISTED = "nodelist"
 """In lines, of Slurm's or with its variables, that list the nodes of a job; in lower case."""
+OF_JOB = re.compile(r"\bJobId=(\d+)")
+"""Whose a line of Slurm's controller is: those of different jobs are different things."""
 
 _MAY_BE_RANK = re.compile(r"rank|[\[(<{|]|^\s*\w+:", re.IGNORECASE)
 _RANK_FIRST = re.compile(r"\W?rank\W{0,2}(\d{1,6})\W", re.IGNORECASE)
@@ -21,7 +23,6 @@ _ALIKE, _FEW = 3, 7
 _TOLD = re.compile(r"\bip=(?P<node>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)")
 """Ray Train, when it has started its workers."""
 _LISTED = re.compile(r"(?<![a-z])(?:SLURM_(?:JOB_)?)?NODELIST(?:=|: ?)(?P<nodes>[a-z][\w.,\[\]-]*)", re.IGNORECASE)
-_JOB = re.compile(r"\bJobId=(\d+)")
 
 _Who = TypeVar("_Who", bound=Hashable)
 
@@ -75,7 +76,7 @@ class NamedRanks:
         if TOLD in line.text and (told := _TOLD.search(line.text)):
             merged(self.processes, (told["node"], int(told["pid"])), int(told["rank"]))
         if LISTED in line.text.lower() and (listed := _LISTED.search(line.text)):
-            job = _JOB.search(line.text)
+            job = OF_JOB.search(line.text)
             self.lists[job[1] if job else ""] = listed["nodes"]
         if line.node:
             self.nodes.add(line.node)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from tachograph.logs.line import LogLine
-from tachograph.logs.named import NamedRanks
+from tachograph.logs.named import OF_JOB, NamedRanks
 from tachograph.logs.nccl import NcclFacts
 from tachograph.signatures.table import LONGEST, LogSignature, table
 
@@ -18,8 +18,6 @@ MOST_UNKNOWN = 500
 UNKNOWN = -1
 """Stands for the row of a line that reports an error and matches none."""
 
-_OF_JOB = re.compile(r"\bJobId=\d+")
-"""Whose a line of Slurm's controller is: those of different jobs are different things."""
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+(?:\.\d+)?")
 
 
@@ -111,7 +109,7 @@ class Sightings:
 
     def keep(self, attempt: int | None, row: int, line: LogLine, number: int, beside: Beside) -> Key | None:
         """Note a line; return what it was counted as, None if there is no room for it."""
-        of_job = _OF_JOB.search(line.text) if "JobId=" in line.text else None
+        of_job = OF_JOB.search(line.text) if "JobId=" in line.text else None
         worded = row == UNKNOWN or row in self._by_wording
         detail = of_job[0] if of_job else _NUMBERS.sub("#", line.text)[:120] if worded else ""
         key = Key(attempt, row, line.node, line.rank, detail)
