@@ -476,12 +476,12 @@ GPU_MEMORY_FULL = _row(
 GPU_PEAK_FLOPS = _row(
     "gpu_peak_flops", GAUGE, "", (*GPU, "dtype"),
     "Dense peak FLOP/s published by the vendor, without sparsity.",
-    detail=("fp16", "fp8"),
+    detail=True,
 )  # fmt: skip
 GPU_ACHIEVABLE_FLOPS = _row(
     "gpu_achievable_flops", GAUGE, "", (*GPU, "dtype"),
     "Highest matrix-multiplication FLOP/s publicly measured on this device.",
-    detail=("fp16", "fp8"),
+    detail=True,
 )  # fmt: skip
 
 # MIG instances: families of their own, so that a sum over GPUs never counts an instance twice.
