@@ -44,7 +44,7 @@ def named_ones(rows: int = 12, **more: object) -> Json:
         "no rule names anybody",
         mappings=PHASE_WORDS,
         shown=of_run(c.RUN_RANKS),
-        **{"w": 24, "h": 6, **more},
+        **{"w": 24, "h": 7, **more},
     )
 
 
