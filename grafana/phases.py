@@ -37,9 +37,9 @@ def named_ones(rows: int = 12, **more: object) -> Json:
         [
             query(
                 f"{who} * 0 + on (rank) group_left () {phase} or {who} * 0 + {GONE}",
-                "rank {{rank}}, {{instance}}: {{verdict}}",
+                "rank {{rank}} {{instance}} {{verdict}}",
             ),
-            query(f"topk({rows}, {node_verdicts(False)}) * 0 + {NODE}", "{{instance}}: {{verdict}}"),
+            query(f"topk({rows}, {node_verdicts(False)}) * 0 + {NODE}", "{{instance}} {{verdict}}"),
         ],
         "no rule names anybody",
         mappings=PHASE_WORDS,
