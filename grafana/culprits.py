@@ -7,11 +7,9 @@ from limits import EACH_SECOND, LATE, NET_ERRORS, TWICE
 from panels import (
     ORANGE,
     PHASES,
-    RED,
     STATES,
     UNITS,
     Json,
-    at_end,
     bar_cells,
     coloured,
     heat,
@@ -22,7 +20,6 @@ from panels import (
     override,
     query,
     table,
-    timeline,
     words,
 )
 from series import of_cluster, of_ranks, of_run, own
@@ -58,6 +55,12 @@ LOG_QUERY = f'{{run="${{run:percentencode}}"}} | rank="{field("Rank")}"'
 TRACE_QUERY = f'{{resource.tachograph.run="${{run:percentencode}}" && resource.tachograph.rank={field("Rank")}}}'
 """A rank's traced steps, with the attributes that tachograph.export sends."""
 
+
+def late(straggling: str) -> str:
+    """Return whom a rule calls late, and did so 20 s ago: when a whole run turns slower, innocents are for a moment."""
+    return f"({straggling} > 0 and {straggling} offset 20s > 0)"
+
+
 RANK_VERDICTS = (
     ("died first", of_ranks("rank:first_end:timestamp", kind="died")),
     ("failed first", of_ranks("rank:first_end:timestamp", kind="!died")),
@@ -66,13 +69,11 @@ RANK_VERDICTS = (
     ("other numbers", of_ranks("rank:invariant_culprit:info")),
     ("broken GPU", of_ranks("node:broken_gpu_rank:info")),
     ("other step", of_ranks("rank:steps_apart:count")),
-    ("late", f"({of_ranks('rank:straggler:level')} > 0)"),
+    ("late", late(of_ranks("rank:straggler:level"))),
 )
 """What a rule says about a rank -> the series that says so, worst first."""
 
 
-GONE, NODE = -1, -2
-"""Stand for the phase of a rank that is in none any more, and of a node."""
 STALLED = "stalled"
 """The state of running ranks whose run makes no step."""
 STATE_COLOURS = STATES | {STALLED: ORANGE}
@@ -185,7 +186,7 @@ def node_verdicts(of_ranks_too: bool = True) -> str:
         f'label_replace(group by (instance) ({of_cluster("node:down_seconds:max")}), "verdict", "down", "", "")'
         f" and on (instance) group by (instance) (last_over_time({of_run(c.RUN_RANKS)}[1h]))",
         f'group by (instance, verdict) (label_join({slow}, "verdict", ": ", "slow", "cause"))',
-        f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='')} > 0), "
+        f"label_replace(group by (instance) {late(of_run('rank:straggler:level', rank=''))}, "
         '"verdict", "late", "", "")',
         f"label_replace(group by (instance) ({of_cluster('node:nic_down_seconds:max')}) and {here},"
         ' "verdict", "link down", "", "")',
@@ -199,7 +200,7 @@ def node_verdicts(of_ranks_too: bool = True) -> str:
                 ("rank hung", "rank:hang_suspect:behind", {}),
             )
         ),
-        f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='.+')} > 0), "
+        f"label_replace(group by (instance) {late(of_run('rank:straggler:level', rank='.+'))}, "
         '"verdict", "rank late", "", "")',
     )
     return " or on (instance) ".join(f"({part})" for part in (*nodes, *(ranks if of_ranks_too else ())))
@@ -232,7 +233,7 @@ def node_table(**more: object) -> Json:
         join="instance",
         overrides=[
             override("Node", links=shown, custom__width=80),
-            marked("Verdict", custom__width=150),
+            marked("Verdict", custom__width=155),
             override("Ranks", custom__width=52),
             override("Collectives × median", decimals=2, custom__width=156),
             bar_cells("Net errors, 1 h", NET_ERRORS, unit="locale", decimals=0, custom__minWidth=105),
@@ -273,61 +274,6 @@ def ranks_by_phase(**more: object) -> Json:
         min=0,
         decimals=0,
         **more,
-    )
-
-
-# Each `or` looks at all that stands before it, so what most ranks are in comes last.
-_RARE_FIRST = sorted(c.PHASES, key=("data", "forward", "collective", "backward").count)
-PHASE_CODE = " or ".join(
-    f"{of_ranks(c.RANK_PHASE, phase=phase)} * 0 + {c.PHASES.index(phase)}" for phase in _RARE_FIRST
-)
-"""The place in the catalog of the phase that each chosen rank is in."""
-PHASE_WORDS = [
-    {
-        "type": "value",
-        "options": {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
-        | {str(code): {"text": text, "color": RED} for code, text in ((GONE, "gone"), (NODE, "node"))},
-    }
-]
-
-
-def named_ones(rows: int = 12, **more: object) -> Json:
-    """Return the panel of the ranks and nodes that rules name, over time: who, as what, and in which phase."""
-    who = f"topk({rows}, ({verdicts('rank, instance')}) unless on (rank) vector(1))"  # a late node has no rank
-    phase = f"max by (rank) ({PHASE_CODE})"
-    return timeline(
-        "Ranks and nodes that rules name",
-        "none",
-        f"The {rows} ranks, and as many nodes, of which a rule says that they hold the run up or broke it: as what, "
-        "since when, and the phase that the rank is in. Empty is good. A row that begins where the run stops or slows "
-        "down is who to look at first.",
-        [
-            query(
-                f"{who} * 0 + on (rank) group_left () {phase} or {who} * 0 + {GONE}",
-                "rank {{rank}}, {{instance}}: {{verdict}}",
-            ),
-            query(f"topk({rows}, {node_verdicts(False)}) * 0 + {NODE}", "{{instance}}: {{verdict}}"),
-        ],
-        "no rule names anybody",
-        mappings=PHASE_WORDS,
-        shown=of_run(c.RUN_RANKS),
-        **{"w": 24, "h": 6, **more},
-    )
-
-
-def phases_over_time(rows: int, **more: object) -> Json:
-    """Return the panel of what the most conspicuous ranks do, phase by phase."""
-    chosen = at_end(conspicuous(rows))
-    return timeline(
-        "What the outlier ranks are doing",
-        "none",
-        f"The phase, at each scrape, of the {rows} ranks most worth a look at the end of the range. Rows that look "
-        "alike are good. One row in a different colour from the rest is the rank that the others wait for.",
-        [query(in_order(f"max by (rank) ({own(f'({PHASE_CODE})')} and on (rank) {chosen})", "rank"), "rank {{rank}}")],
-        "no rank is running",
-        mappings=PHASE_WORDS,
-        shown=of_run(c.RUN_RANKS),
-        **{"w": 24, "h": 9, **more},
     )
 
 

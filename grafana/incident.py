@@ -5,16 +5,7 @@ from __future__ import annotations
 import shell
 from absences import NO_LOSS, NO_MFU, NO_RANK
 from condition import CONDITION, CONDITION_WORDS
-from culprits import (
-    error_heat,
-    lag_heat,
-    named_ones,
-    node_heat,
-    node_table,
-    phases_over_time,
-    rank_table,
-    ranks_by_phase,
-)
+from culprits import error_heat, lag_heat, node_heat, node_table, rank_table, ranks_by_phase
 from panels import (
     BASELINE,
     BLUE,
@@ -34,6 +25,7 @@ from panels import (
     timeline,
     words,
 )
+from phases import named_ones, phases_over_time
 from series import HERE, firing, of_cluster, of_nodes_alone, of_run, own, stepping
 from shell import RUNBOOK_LINK, SAME, field, link
 from tachograph.catalog import index as c

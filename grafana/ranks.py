@@ -15,7 +15,6 @@ from culprits import (
     node_heat,
     node_table,
     of_a_step,
-    phases_over_time,
     rank_table,
     sequence_spread,
 )
@@ -38,6 +37,7 @@ from panels import (
     spread,
     table,
 )
+from phases import phases_over_time
 from series import not_over, of_ranks, of_run, own
 from shell import SAME, field, link
 from tachograph.catalog import index as c

@@ -295,6 +295,12 @@ CASES = {
          f'rank:hang_suspect:behind{{{RANK_3},instance="b"}}': "1x99"},
         {'{instance="a",verdict="slow: communication"}': -2}, letter="B",
     ),
+    "who is late for 15 s only is not named": Case(
+        "incident", "Ranks and nodes that rules name",
+        {'rank:straggler:level{run="r",instance="a"}': "_x94 1x9",
+         'rank:straggler:level{run="r",instance="b"}': "1x99"},
+        {'{instance="b",verdict="late"}': -2}, letter="B",
+    ),
     "the node of the rank that died stands above the others": Case(
         "run", "Nodes, worst first",
         {'tachograph_run_ranks{run="r",instance="a",state="running"}': "8x99",
