@@ -50,14 +50,14 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
-def patterns(folder: Path, node_exporter: Path, rank_series: str = "dashboards") -> None:
-    """Write the pages of a real exporter and a real node_exporter, the patterns for the fleet's."""
-    with ready_exporter(free_port(), f"--rank.series={rank_series}") as (_, url):
+def patterns(folder: Path, node_exporter: Path, *flags: str) -> None:
+    """Write the pages of a real exporter, with these flags, and a real node_exporter: the patterns for the fleet's."""
+    with ready_exporter(free_port(), *flags) as (_, url):
         (folder / "exporter.prom").write_text(get(url))
     port = free_port()
-    flags = ["--collector.disable-defaults", *(f"--collector.{name}" for name in NODE_COLLECTORS)]
+    collectors = ["--collector.disable-defaults", *(f"--collector.{name}" for name in NODE_COLLECTORS)]
     with Children(folder) as children:
-        command: list[str | Path] = [node_exporter, f"--web.listen-address=127.0.0.1:{port}", *flags]
+        command: list[str | Path] = [node_exporter, f"--web.listen-address=127.0.0.1:{port}", *collectors]
         host = children.start("node_exporter", command)
         url = f"http://127.0.0.1:{port}/metrics"
         host.wait_until(lambda: answers(url), 30)
@@ -242,6 +242,7 @@ def main() -> None:
     parser.add_argument("--scrape-interval", help="as of `tachograph bundle` (default: as shipped)")
     parser.add_argument("--host-series", default="all", help="as of `tachograph bundle`")
     parser.add_argument("--rank-series", default="dashboards", help="the exporters' --rank.series")
+    parser.add_argument("--gpu-series", default="dashboards", help="the exporters' --gpu.series")
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")
     parser.add_argument("--seconds", type=float, default=120, help="seconds to measure each state")
@@ -260,7 +261,12 @@ def main() -> None:
     programs = binaries.find(options.suite)
     version = ".".join(map(str, binaries.version(programs["prometheus"])))
     with tempfile.TemporaryDirectory(prefix="tachograph-rules-") as name:
-        patterns(Path(name), programs["node_exporter"], options.rank_series)
+        patterns(
+            Path(name),
+            programs["node_exporter"],
+            f"--rank.series={options.rank_series}",
+            f"--gpu.series={options.gpu_series}",
+        )
         found = [measure(ranks, options, programs, Path(name)) for ranks in options.ranks]
     timing = {"warm-up": options.warm_up, "onset": options.onset, "seconds": options.seconds}
     result = {

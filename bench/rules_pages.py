@@ -129,8 +129,8 @@ def exporter_lines(pattern: str, node: int) -> Iterator[str]:
     for line in text.splitlines():
         if not CONCLUDED.match(line):
             yield line
-        if capped := re.match(r'tachograph_gpu_clock_event_seconds_total(\{.*)reason="sw_power_cap"\}', line):
-            yield f'tachograph_gpu_slowdown_ratio{capped[1]}cause="power_cap"}} 0.05'
+        if gpu := re.match(r"tachograph_gpu_up(\{.*)\}", line):
+            yield f'tachograph_gpu_slowdown_ratio{gpu[1]},cause="power_cap"}} 0.05'
 
 
 def gpu_uuids(lines: Iterable[str]) -> dict[str, str]:

@@ -2,21 +2,25 @@
 
     bench/supervise_cost.py [--nodes N …] [--looks N]
 
-The nodes are simulated, with 8 ranks each; their exporters are real and serve `/api/node` over loopback HTTP from one
-process. In another one the real supervisor looks at them, at its usual interval, and tells an exporter how it is.
+It also measures the memory that its looks take beyond what the process had before the first.
+
+The nodes are simulated, with 8 ranks each. What their exporters answer is real, and served with another time and later
+steps each second over loopback HTTP from one process. In another one the real supervisor looks at them, at
+its usual interval, and tells an exporter how it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -24,13 +28,12 @@ from pathlib import Path
 
 from tachograph.node.web.server import Pages, Server
 from tachograph.supervise import policy
-from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.heartbeat import Facts, Heartbeat
 from tachograph.supervise.journal import DECISION, Journal
 from tachograph.supervise.launcher import ChildCommand
 from tachograph.supervise.ledger import SHADOW
 from tachograph.supervise.run_seen import RunSeen, Unknown
-from tachograph.supervise.several_nodes import SeveralNodes
+from tachograph.supervise.several_nodes import SeveralNodes, sources_of
 from tachograph.supervise.signals import Signals
 from tachograph.supervise.supervisor import POLL_SECONDS, Supervisor
 from tachograph.supervise.training import AttemptEnd
@@ -40,7 +43,7 @@ from tachograph_lab.fleet.virtual_node import VirtualNode
 from tachograph_lab.scenario.definition import Fleet, Scenario
 from tachograph_lab.table import save, show
 
-NODES = (1, 8, 16, 32)
+NODES = (1, 8, 32, 128)
 LOOKS = 24
 RANKS_PER_NODE = 8
 BUDGET_PERCENT = 0.2
@@ -61,37 +64,44 @@ async def _serve(nodes: int, told: Connection) -> None:
     epoch = time.time() - READY_SECONDS
     simulation = Simulation(Scenario(title="healthy", story="healthy", lasts=1e6, fleet=fleet), epoch)
     exporters = {node.name: VirtualNode(node, lambda: epoch + simulation.now) for node in simulation.nodes}
-    ticks = 0
+    simulation.advance(READY_SECONDS)
+    for message in simulation.messages():
+        exporters[message.node].receive(message)
     servers = [
         Server("127.0.0.1", 0, Pages(
-            samples=lambda: (), status_page=lambda _: "", api_node=_api_node(exporter), ready=lambda: (True, ""),
-            generation=lambda: ticks,
+            samples=lambda: (), status_page=lambda _: "", api_node=_going_on(exporter.api_node()),
+            ready=lambda: (True, ""), generation=lambda: int(time.time()),
         )) for exporter in exporters.values()
     ]  # fmt: skip
-    addresses = [await server.open() for server in servers]
+    told.send([f"http://{await server.open()}" for server in servers])
     while True:
-        simulation.advance(time.time() - epoch)
-        for message in simulation.messages():
-            exporters[message.node].receive(message)
-        for exporter, server in zip(exporters.values(), servers, strict=True):
-            exporter.tick()
+        for server in servers:
             server.tick()
-        ticks += 1
-        if ticks == 1:
-            told.send([f"http://{address}" for address in addresses])
         await asyncio.sleep(1.0)
 
 
-def _api_node(exporter: VirtualNode) -> Callable[[object], str]:
-    """Return the page of a node whose ranks say that they are in the supervised job: simulated ones are in none."""
-    return lambda _: exporter.api_node().replace('"job_id": ""', f'"job_id": "{JOB}"')
+def _going_on(page: str) -> Callable[[object], str]:
+    """Return the page of a node whose ranks make a step each second from now on.
+
+    They say that they are in the supervised job: simulated ones are in none.
+    """
+    said, began = json.loads(page.replace('"job_id": ""', f'"job_id": "{JOB}"')), time.time()
+    ranks = [(rank, rank["step"]) for run in said["runs"] for rank in run["ranks"]]
+
+    def render(_: object) -> str:
+        said["time"] = time.time()
+        for rank, step in ranks:
+            rank["step"] = step + int(said["time"] - began)
+        return json.dumps(said)
+
+    return render
 
 
 class Watch(SeveralNodes):
     """Notes when and after how much CPU each look began, and whether it showed the run."""
 
-    def __init__(self, sources: dict[str, FindingSource]) -> None:
-        super().__init__(sources, lambda: sources)
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        super().__init__(sources_of(addresses, ["bench"]), lambda: addresses)
         self.began: list[float] = []
         self.cpu: list[float] = []
         self.unknown: list[str] = []
@@ -99,11 +109,11 @@ class Watch(SeveralNodes):
     def begin(self) -> None:
         """Take the ranks for this attempt's: they trained before it."""
 
-    def look(self, attempt_seconds: float) -> RunSeen | Unknown:
+    def look(self, attempt_seconds: float, *, in_turns: bool = False) -> RunSeen | Unknown:
         """Return the run."""
         self.began.append(time.monotonic())
         self.cpu.append(time.process_time())
-        seen = super().look(attempt_seconds)
+        seen = super().look(attempt_seconds, in_turns=in_turns)
         if isinstance(seen, Unknown):
             self.unknown.append(seen.why)
         return seen
@@ -140,9 +150,8 @@ class Command:
 
 def supervise(addresses: Sequence[str], looks: int, socket: Path, folder: Path) -> dict[str, float]:
     """Supervise a run on these nodes for so many looks; return what a look costs."""
-    watch = Watch(
-        {f"node-{number}": FindingSource(each, ["bench"], f"node-{number}") for number, each in enumerate(addresses)}
-    )
+    watch = Watch({f"node-{number}": address for number, address in enumerate(addresses)})
+    before = own_bytes()
     journal = Journal(folder)
     blind: list[object] = []
 
@@ -168,8 +177,14 @@ def supervise(addresses: Sequence[str], looks: int, socket: Path, folder: Path) 
         raise SystemExit(f"something seemed wrong with the run: it was looked at every {apart:.1f} s")
     return {
         "nodes": len(addresses), "s between looks": apart, "ms a look": mean, "median": statistics.median(each),
-        "% of a core": mean / 10 / apart,
+        "% of a core": mean / 10 / apart, "MB more": (own_bytes() - before) / 1e6,
     }  # fmt: skip
+
+
+def own_bytes() -> int:
+    """Return the memory that this process has for itself alone."""
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 def measured(nodes: int, looks: int, socket: Path) -> dict[str, float]:
@@ -196,6 +211,8 @@ def main() -> None:
     multiprocessing.set_start_method("spawn")
     with private_exporter() as exporter:
         rows = [measured(nodes, options.looks, exporter.socket) for nodes in options.nodes]
+    for row in rows:
+        row["times the first"] = row["% of a core"] / rows[0]["% of a core"]
     show("tachograph supervise beside a healthy run", rows, f"budget: <= {BUDGET_PERCENT} % of a core")
     save("supervise_cost", {"rows": rows})
 

@@ -7,6 +7,7 @@ from limits import EACH_SECOND, LATE, NET_ERRORS, TWICE
 from panels import (
     ORANGE,
     PHASES,
+    RED,
     STATES,
     UNITS,
     Json,
@@ -70,9 +71,15 @@ RANK_VERDICTS = (
 """What a rule says about a rank -> the series that says so, worst first."""
 
 
+GONE, NODE = -1, -2
+"""Stand for the phase of a rank that is in none any more, and of a node."""
 STALLED = "stalled"
 """The state of running ranks whose run makes no step."""
 STATE_COLOURS = STATES | {STALLED: ORANGE}
+
+
+AFTER_PAUSE = "30s"
+"""For so long after a pause a run has not stalled: its age counts the pause, until the step after it is made."""
 
 
 def is_stalled() -> str:
@@ -80,7 +87,7 @@ def is_stalled() -> str:
 
     The exporter's own page has the same limit; RunHung has a different one, and comes later.
     """
-    pause = of_run(c.RANK_PHASE, phase="|".join(c.PAUSES))
+    pause = f"last_over_time({of_run(c.RANK_PHASE, phase='|'.join(c.PAUSES))}[{AFTER_PAUSE}])"
     limit = f"clamp_min({STALL_STEPS} * {of_run('run:step_interval_seconds:p50')}, {STALL_SECONDS:.0f})"
     return f"(({of_run('run:progress_age_seconds:min')} - {limit}) > 0 unless on () {pause})"
 
@@ -92,10 +99,10 @@ def state_of_ranks() -> str:
     return f'label_replace({running}, "state", "{STALLED}", "", "") or on (rank) {own_state}'
 
 
-def verdicts() -> str:
-    """Return one series for each chosen rank that a rule names, `verdict` says as what."""
+def verdicts(labels: str = "rank") -> str:
+    """Return one series with these labels for each chosen rank that a rule names, `verdict` says as what."""
     return " or on (rank) ".join(
-        f'label_replace(group by (rank) ({found}), "verdict", "{text}", "", "")' for text, found in RANK_VERDICTS
+        f'label_replace(group by ({labels}) ({found}), "verdict", "{text}", "", "")' for text, found in RANK_VERDICTS
     )
 
 
@@ -129,8 +136,9 @@ def rank_table(**more: object) -> Json:
         f"({BEHIND}) > 0",
         verdicts(),
     )
-    columns = {"rank": "Rank", "verdict": "Verdict", "instance": "Node", "gpu": "GPU", "state": "State"}
-    columns |= {"phase": "Phase", "Value #C": "For", "Value #D": "Step", "Value #E": "Lag per step"}
+    # Whoever reads it on a phone sees the first four or five.
+    columns = {"rank": "Rank", "verdict": "Verdict", "instance": "Node", "phase": "Phase", "Value #C": "For"}
+    columns |= {"gpu": "GPU", "state": "State", "Value #D": "Step", "Value #E": "Lag per step"}
     columns |= {"Value #F": "Behind"}
     here = {"instance": field("Node"), "rank": field("Rank")}
     links = [
@@ -152,7 +160,7 @@ def rank_table(**more: object) -> Json:
         join="rank",
         overrides=[
             override("Rank", links=links, custom__width=55),
-            marked("Verdict", custom__width=120),
+            marked("Verdict", custom__width=125),
             override("Node", links=node, custom__width=80),
             override("GPU", custom__width=45),
             words("State", STATE_COLOURS, custom__width=70),
@@ -169,11 +177,11 @@ def rank_table(**more: object) -> Json:
 NODE_ROWS = 20
 
 
-def node_verdicts() -> str:
-    """Return one series for each node of the run that a rule names, `verdict` says as what."""
+def node_verdicts(of_ranks_too: bool = True) -> str:
+    """Return one series for each node of the run that a rule names, or whose rank it names; `verdict` says as what."""
     here = f"on (instance) group by (instance) ({of_run(c.RUN_RANKS)})"
     slow = f'label_replace({of_run("node:slowdown_culprit:info")}, "slow", "slow", "", "")'
-    parts = (
+    nodes = (
         f'label_replace(group by (instance) ({of_cluster("node:down_seconds:max")}), "verdict", "down", "", "")'
         f" and on (instance) group by (instance) (last_over_time({of_run(c.RUN_RANKS)}[1h]))",
         f'group by (instance, verdict) (label_join({slow}, "verdict", ": ", "slow", "cause"))',
@@ -181,11 +189,20 @@ def node_verdicts() -> str:
         '"verdict", "late", "", "")',
         f"label_replace(group by (instance) ({of_cluster('node:nic_down_seconds:max')}) and {here},"
         ' "verdict", "link down", "", "")',
-        f'label_replace(group by (instance) ({of_run("rank:hang_suspect:behind")}), "verdict", "rank hung", "", "")',
+    )
+    ranks = (
+        *(
+            f'label_replace(group by (instance) ({of_run(name, **which)}), "verdict", "{text}", "", "")'
+            for text, name, which in (
+                ("rank died", "rank:first_end:timestamp", {"kind": "died"}),
+                ("rank failed", "rank:first_end:timestamp", {"kind": "!died"}),
+                ("rank hung", "rank:hang_suspect:behind", {}),
+            )
+        ),
         f"label_replace(group by (instance) ({of_run('rank:straggler:level', rank='.+')} > 0), "
         '"verdict", "rank late", "", "")',
     )
-    return " or on (instance) ".join(f"({part})" for part in parts)
+    return " or on (instance) ".join(f"({part})" for part in (*nodes, *(ranks if of_ranks_too else ())))
 
 
 def node_table(**more: object) -> Json:
@@ -259,21 +276,56 @@ def ranks_by_phase(**more: object) -> Json:
     )
 
 
+# Each `or` looks at all that stands before it, so what most ranks are in comes last.
+_RARE_FIRST = sorted(c.PHASES, key=("data", "forward", "collective", "backward").count)
+PHASE_CODE = " or ".join(
+    f"{of_ranks(c.RANK_PHASE, phase=phase)} * 0 + {c.PHASES.index(phase)}" for phase in _RARE_FIRST
+)
+"""The place in the catalog of the phase that each chosen rank is in."""
+PHASE_WORDS = [
+    {
+        "type": "value",
+        "options": {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
+        | {str(code): {"text": text, "color": RED} for code, text in ((GONE, "gone"), (NODE, "node"))},
+    }
+]
+
+
+def named_ones(rows: int = 12, **more: object) -> Json:
+    """Return the panel of the ranks and nodes that rules name, over time: who, as what, and in which phase."""
+    who = f"topk({rows}, ({verdicts('rank, instance')}) unless on (rank) vector(1))"  # a late node has no rank
+    phase = f"max by (rank) ({PHASE_CODE})"
+    return timeline(
+        "Ranks and nodes that rules name",
+        "none",
+        f"The {rows} ranks, and as many nodes, of which a rule says that they hold the run up or broke it: as what, "
+        "since when, and the phase that the rank is in. Empty is good. A row that begins where the run stops or slows "
+        "down is who to look at first.",
+        [
+            query(
+                f"{who} * 0 + on (rank) group_left () {phase} or {who} * 0 + {GONE}",
+                "rank {{rank}}, {{instance}}: {{verdict}}",
+            ),
+            query(f"topk({rows}, {node_verdicts(False)}) * 0 + {NODE}", "{{instance}}: {{verdict}}"),
+        ],
+        "no rule names anybody",
+        mappings=PHASE_WORDS,
+        shown=of_run(c.RUN_RANKS),
+        **{"w": 24, "h": 6, **more},
+    )
+
+
 def phases_over_time(rows: int, **more: object) -> Json:
     """Return the panel of what the most conspicuous ranks do, phase by phase."""
     chosen = at_end(conspicuous(rows))
-    # Each `or` looks at all that stands before it, so what most ranks are in comes last.
-    rare_first = sorted(c.PHASES, key=("data", "forward", "collective", "backward").count)
-    coded = " or ".join(f"{of_ranks(c.RANK_PHASE, phase=phase)} * 0 + {c.PHASES.index(phase)}" for phase in rare_first)
-    words_of = {str(code): {"text": phase, "color": PHASES[phase]} for code, phase in enumerate(c.PHASES)}
     return timeline(
         "What the outlier ranks are doing",
         "none",
         f"The phase, at each scrape, of the {rows} ranks most worth a look at the end of the range. Rows that look "
         "alike are good. One row in a different colour from the rest is the rank that the others wait for.",
-        [query(in_order(f"max by (rank) ({own(f'({coded})')} and on (rank) {chosen})", "rank"), "rank {{rank}}")],
+        [query(in_order(f"max by (rank) ({own(f'({PHASE_CODE})')} and on (rank) {chosen})", "rank"), "rank {{rank}}")],
         "no rank is running",
-        mappings=[{"type": "value", "options": words_of}],
+        mappings=PHASE_WORDS,
         shown=of_run(c.RUN_RANKS),
         **{"w": 24, "h": 9, **more},
     )

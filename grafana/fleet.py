@@ -47,12 +47,13 @@ OF_BASELINE = f"(1 - max by (run) ({of_runs('run:speed_loss:ratio')}))"
 SCATTER = f"max by (run) ({of_runs('run:step_seconds:p99')}) / max by (run) ({of_runs('run:step_seconds:p50')})"
 POWER = of_cluster("node:gpu_power:watts")
 OF_RUNS = of_runs("run:gpu_power:watts")
-PER_JOULE = f"sum({of_runs('run:tokens:rate1m')} and on (run) ({OF_RUNS})) / sum({OF_RUNS})"
+PER_JOULE = f"sum({of_runs('run:tokens:rate1m')} and on (run) ({OF_RUNS})) / sum(avg_over_time({OF_RUNS}[1m]))"
+"""Both over a minute: power falls at once in a save, tokens only as far as it fills the minute."""
 
 
 def hours(rate: str) -> str:
     """Return the hours that a number of GPUs adds up to over the range: a sample a minute, summed."""
-    return f"sum_over_time({rate}[$__range:1m]) / 60"
+    return f"(sum_over_time({rate}[$__range:1m]) / 60)"
 
 
 def top() -> list[Json]:
@@ -111,7 +112,10 @@ def worst_runs() -> Json:
     other = f"sum by (run) ({of_runs('run:lost_seconds:rate2m', cause='!collective')})"
     slower = f"clamp_min(1 - {OF_BASELINE}, 0) * on (run) {gpus}"
     nought = f"0 * {gpus}"
-    lost = f"(({other} or {nought}) + on (run) ({slower} or {nought}))"  # GPUs
+    hung = (
+        f"{gpus} and on (run) {of_runs('run:hung_seconds:min')}"  # whose rates of two minutes still have steps in them
+    )
+    lost = f"({hung} or ({other} or {nought}) + on (run) ({slower} or {nought}))"  # GPUs
     score = f"({critical} * 1e9 or {nought}) + on (run) ({warning} * 1e6 or {nought}) + on (run) {lost}"
     chosen = f"topk({ROWS}, {score})"
     asked = (
@@ -195,13 +199,13 @@ def taken() -> Json:
         join="run",
         overrides=[
             override("Run", links=[link("The run", "run", run=field("Run"))], custom__width=210),
-            override("GPU-hours", unit="locale", decimals=1),
-            override("Delivered", unit="locale", decimals=1),
+            override("GPU-hours", unit="locale", decimals=1, custom__width=100),
+            override("Delivered", unit="locale", decimals=1, custom__width=100),
             bar_cells("Share", WHOLE, unit=UNITS["ratio"], decimals=0),
-            override("Energy", unit="watth", decimals=1),
-            override("Tokens per joule", decimals=2),
+            override("Energy", unit="watth", decimals=1, custom__width=110),
+            override("Tokens per joule", decimals=2, custom__width=130),
         ],
-        w=24,
+        w=16,
         h=8,
     )
 
@@ -245,9 +249,9 @@ def queue() -> list[Json]:
         lines("Queue", "locale", "Jobs that wait in Slurm, held ones included, and pods with GPUs that wait in "
               "Kubernetes. A queue beside GPUs that are not allocated: they are drained, reserved, or do not fit.",
               [query(slurm, "Slurm jobs"), query(f"count({WAITING_PODS})", "pods with GPUs")],
-              "not collected: needs Slurm's metrics, or kube-state-metrics", min=0, w=8),
+              "not collected: needs Slurm's metrics, or kube-state-metrics", min=0, w=12),
         lines("Longest wait", "s", "For how long the pod with GPUs that waits longest has waited. Slurm does not say.",
-              [query(f"max({waited})", "Kubernetes")], "none waits, or no kube-state-metrics", min=0, w=8),
+              [query(f"max({waited})", "Kubernetes")], "none waits, or no kube-state-metrics", min=0, w=12),
     ]  # fmt: skip
 
 
@@ -287,12 +291,12 @@ def use() -> list[Json]:
               "not collected: no GPU reports its power", min=0, w=8),
         lines("Tokens per joule", "none", "Tokens trained on per joule of those runs' GPUs. Flat is good. It falls "
               "when GPUs wait, and changes with the model.", [query(PER_JOULE, "all runs")],
-              "not collected: needs tokens and every GPU's power", min=0, w=8),
+              "not collected: needs tokens and every GPU's power", min=0, w=12),
         lines("Coverage", "locale", "GPUs on which only unrecorded processes compute, and those that runs hold. None "
               "unrecorded is good; a node's status page says whose they are. Inference counts, too, although it has "
               "nothing to record.",
               [query(f"sum({of_cluster(c.NODE_UNRECORDED_GPUS)})", "not recorded"), query(HELD, "allocated to runs")],
-              "not known: no exporter sees its GPUs' processes", min=0, w=8),
+              "not known: no exporter sees its GPUs' processes", min=0, w=12),
     ]  # fmt: skip
 
 
@@ -320,7 +324,7 @@ def dashboard() -> Json:
     return shell.dashboard(
         "fleet",
         "All runs of a cluster: are its GPUs doing useful work, which runs are in trouble, what does it cost?",
-        [*top(), worst_runs(), row("Use over time"), *use(), taken(), users(), *queue()],
+        [*top(), worst_runs(), row("Use over time"), *use(), taken(), users(), row("Queue", *queue())],
         variables=(shell.FIND,),
         annotations=[],
         since="now-6h",

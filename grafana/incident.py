@@ -5,7 +5,16 @@ from __future__ import annotations
 import shell
 from absences import NO_LOSS, NO_MFU, NO_RANK
 from condition import CONDITION, CONDITION_WORDS
-from culprits import error_heat, lag_heat, node_heat, node_table, phases_over_time, rank_table, ranks_by_phase
+from culprits import (
+    error_heat,
+    lag_heat,
+    named_ones,
+    node_heat,
+    node_table,
+    phases_over_time,
+    rank_table,
+    ranks_by_phase,
+)
 from panels import (
     BASELINE,
     BLUE,
@@ -100,26 +109,23 @@ def alert_table() -> Json:
 def what_happened() -> list[Json]:
     """Return the run's state, its alerts, attempts and pauses, and what the machines had, one above the other."""
     attempts = f"count by (attempt) (group by (attempt, rank) ({own(of_run(c.RANK_INFO))}))"
+    named_alerts = f"topk({ROWS}, {graded('alertname, rank, instance')})"
     apart = f"count by (phase) ({of_run(c.RANK_PHASE, phase='|'.join(c.PAUSES))})"
     return [
         timeline("State of the run", "none", "The worst condition that holds for any rank. Green throughout is good. "
                  "Where it changes, the alerts below show why, from that moment on.", [query(CONDITION, "run")],
                  NO_RANK, mappings=CONDITION_WORDS, h=4, **WIDE),
+        named_ones(**WIDE),
         timeline("Alerts by node and rank", "none", "What fired for the run or its nodes, which node and rank it "
                  "named, and from when to when: red is critical, orange a warning, blue is information. None is good. "
                  "Start with the row that begins first; what stays longest is what to replace.",
-                 [query(f"topk({ROWS}, {graded('alertname, rank, instance')})",
-                        "{{alertname}} {{instance}} {{rank}}")],
+                 [query(f'label_replace({named_alerts}, "who", ", rank $1", "rank", "(.+)")',
+                        "{{alertname}} {{instance}}{{who}}")],
                  "nothing fired", mappings=GRADE_WORDS, shown=firing(), h=7, **WIDE),
         timeline("Attempts, checkpoints and evaluations", "none", "How many ranks an attempt has, and how many start "
                  "up, save or evaluate. One attempt throughout, with short saves, is good. A new attempt is a restart.",
                  [query(attempts, "attempt {{attempt}}"), query(apart, "{{phase}}")], NO_RANK,
                  color={"mode": "fixed", "fixedColor": BLUE}, shown=of_run(c.RUN_RANKS), h=5, **WIDE),
-        lines("Decisions of the supervisor", "none", "What tachograph supervise did, would have done in shadow mode, "
-              "asked for or held back, in all; right and wrong: what became of what it would have done. Level is "
-              "good. Each rise is a decision: tachograph supervise history says why.",
-              [query(f"sum by (action, outcome) ({of_run(c.SUPERVISOR_ACTIONS)})", "{{action}}: {{outcome}}")],
-              "no supervisor, or nothing decided", min=0, h=5, **WIDE),
         timeline("Hardware events", "none", "How many GPUs or nodes of the run are affected, as the rules see it. None "
                  "is good. What begins before the run slows down or stops is the likely cause: the tables name it.",
                  [named({text: f"count({of_cluster(name)} and {HERE}) > 0" for text, name in EVENTS})],
@@ -146,6 +152,20 @@ def what_it_cost() -> list[Json]:
               "hour. Near 0 is good, except for collectives, which are part of how a run is built.",
               [query(f"{of_run('run:lost_seconds:rate2m')} > 0", "{{cause}}")], "not accounted yet", stack=True,
               overrides=coloured(CAUSES), min=0, h=6, **WIDE),
+        lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A "
+              "regular sawtooth is good. A tooth that keeps growing: saving has stopped.",
+              [query(of_run("run:checkpoint_age_seconds:min"), "age")], "no checkpoint reported", min=0, h=6, **WIDE),
+    ]  # fmt: skip
+
+
+def supervisor() -> list[Json]:
+    """Return what a supervisor decided, and what its restarts cost."""
+    return [
+        lines("Decisions of the supervisor", "none", "What tachograph supervise did, would have done in shadow mode, "
+              "asked for or held back, in all; right and wrong: what became of what it would have done. Level is "
+              "good. Each rise is a decision: tachograph supervise history says why.",
+              [query(f"sum by (action, outcome) ({of_run(c.SUPERVISOR_ACTIONS)})", "{{action}}: {{outcome}}")],
+              "no supervisor, or nothing decided", min=0, h=5, **WIDE),
         lines("Restarts by the supervisor", UNITS["seconds"], "How long the run took from the failure to the next "
               "step when its supervisor last restarted it; in all, how many steps were made again and how many "
               "GPU-hours were saved against a person who needs 15 minutes. Short and level is good. A rise: save more "
@@ -156,9 +176,6 @@ def what_it_cost() -> list[Json]:
               "no restart by a supervisor", min=0, h=5, **WIDE,
               overrides=[override(name, unit="locale", custom__axisPlacement="right")
                          for name in ("steps made again", "GPU-hours saved")]),
-        lines("Age of the last checkpoint", UNITS["seconds"], "What a failure would have cost at each moment. A "
-              "regular sawtooth is good. A tooth that keeps growing: saving has stopped.",
-              [query(of_run("run:checkpoint_age_seconds:min"), "age")], "no checkpoint reported", min=0, h=6, **WIDE),
     ]  # fmt: skip
 
 
@@ -177,6 +194,7 @@ def dashboard() -> Json:
             phases_over_time(12, h=9, **WIDE),
             row("What it cost"),
             *what_it_cost(),
+            row("Supervisor", *supervisor()),
             row("For the post-mortem"),
             alert_table(),
             rank_table(h=9),

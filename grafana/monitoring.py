@@ -216,7 +216,12 @@ def prometheus() -> list[Json]:
     named = f'label_replace({load} and topk({GROUPS}, {at_end}), "group", "$1", "rule_group", ".*;(.*)")'
     missed = f"rate({of_cluster('prometheus_rule_group_iterations_missed_total')}[$__rate_interval])"
     failed = f"rate({of_cluster('prometheus_rule_evaluation_failures_total')}[$__rate_interval])"
-    refused = ("exceeded_sample_limit", "sample_duplicate_timestamp", "sample_out_of_order", "sample_out_of_bounds")
+    refused = {
+        "exceeded_sample_limit": "sample limit",
+        "sample_duplicate_timestamp": "duplicate",
+        "sample_out_of_order": "out of order",
+        "sample_out_of_bounds": "out of bounds",
+    }
     return [
         lines("Rule group duration / interval", UNITS["ratio"], "How long a rule group takes, as a share of its "
               f"interval. Below half is good. Near 1 evaluations are missed and alerts come late: give Prometheus "
@@ -233,9 +238,9 @@ def prometheus() -> list[Json]:
               "restart of a run for up to two hours. Growing without end: some label is unbounded.",
               [query(f"sum({of_cluster('prometheus_tsdb_head_series')})", "series")], NO_SELF, min=0),
         lines("Rejected scrapes", "suffix:/min", "Pages and samples that Prometheus rejected, by reason. 0 is good. "
-              "exceeded_sample_limit: a page is larger than prometheus.yml allows, so the node is not visible.",
-              [query(f"60 * sum(rate({of_cluster(f'prometheus_target_scrapes_{name}_total')}[$__rate_interval]))", name)
-               for name in refused], NO_SELF, min=0, soft_max=1),
+              "Sample limit: a page is larger than prometheus.yml allows, so the node is not visible.",
+              [query(f"60 * sum(rate({of_cluster(f'prometheus_target_scrapes_{name}_total')}[$__rate_interval]))", word)
+               for name, word in refused.items()], NO_SELF, min=0, soft_max=1),
         lines("Prometheus CPU", UNITS["ratio"], "CPU of Prometheus; 100 % is one core. Steady is good. Near what the "
               "machine has: evaluations come late.",
               [query(f"rate({of_cluster('process_cpu_seconds_total', job='prometheus')}[$__rate_interval])", WHO)],

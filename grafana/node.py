@@ -39,7 +39,7 @@ from tachograph.catalog import index as c
 BUSY = 16  # rows of the timeline
 ONE = "by (instance, gpu, uuid)"
 WHO = "{{instance}} GPU {{gpu}}"
-UNREAD = "not collected: no GPU, no driver or not supported; see GPUs readable"
+UNREAD = "not collected: no GPU, no driver, not supported, or --gpu.series=few; see GPUs readable"
 
 CONDITIONS = (
     ("ok", GREEN, c.GPU_UP.name),
@@ -273,7 +273,7 @@ def faults() -> list[Json]:
 
 def links() -> list[Json]:
     """Return whether the paths between GPUs and out of the node are intact: NVLink, InfiniBand and Ethernet."""
-    bare = "not collected: no NVLink, or the driver does not count it"
+    bare = "not collected: no NVLink, the driver does not count it, or --gpu.series=few"
     nvlink = rated(c.GPU_NVLINK_BYTES, gpu="$gpu", direction="transmit")
     down = of_gpus("node:gpu_nvlink_links_down:count")
     no_rdma = "not collected: no InfiniBand or RoCE, or no node_exporter"
@@ -324,7 +324,7 @@ def pcie() -> list[Json]:
         lines("PCIe traffic", "Bps", "Sampled rate over PCIe, as seen from the GPU. Low during training is good: only "
               "data and checkpoints pass here. Always high: optimizer states or batches are moved too often. By name: "
               "the busiest.", spread(f"sum by (instance, gpu, uuid) ({of_gpus(c.GPU_PCIE_RATE)})", "topk", WHO),
-              "not collected: the exporter runs without --gpu.detail", overrides=BAND, min=0),
+              "not collected: the exporter runs without --gpu.series=all", overrides=BAND, min=0),
     ]  # fmt: skip
 
 

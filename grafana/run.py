@@ -51,11 +51,11 @@ def top() -> list[Json]:
     pace = f"(max({of_run('run:step_interval_seconds:mean2m')}) or max({of_run('run:step_interval_seconds:p50')}))"
     progress = {
         "step": step,
-        "speed": f"1 - max({of_run('run:speed_loss:ratio')})",
+        "speed": stepping(f"1 - max({of_run('run:speed_loss:ratio')})"),
         "since step": f"time() - max({of_run('run:progress_timestamp_seconds:max')})",
         "since save": f"max({of_run('run:checkpoint_age_seconds:min')})",
-        "time left": f"({ahead}) * {pace}",
     }
+    left = {"time left": f"({ahead}) * {pace}"}  # most runs do not say how many steps they make
     return [
         stat("Run", "none", "The worst condition that holds for any rank. Running is good. Stalled: no step for "
              "longer than ten usual ones. Hung, dead, failed or frozen: the alerts and tables name the rank.",
@@ -69,8 +69,8 @@ def top() -> list[Json]:
         stat("Progress", "s", "The furthest step of any rank, which climbs; speed relative to its usual one, 100 % is "
              "good; time since the last step, which stays near the step time; age of the last checkpoint, which a "
              "failure would lose; time left at the pace of two minutes, which needs `Recorder(total_steps=…)`.",
-             [named({name: or_not_known(number) for name, number in progress.items()}, instant=True)], "–",
-             show="value_and_name", decimals=1, size=20, w=10,
+             [named({name: or_not_known(number) for name, number in progress.items()} | left, instant=True)], "–",
+             show="value_and_name", decimals=1, size=16, w=10,
              overrides=[override("step", unit="locale", decimals=0),
                         override("speed", unit=UNITS["ratio"], decimals=0)]),
     ]  # fmt: skip

@@ -76,10 +76,12 @@ def marks(*, alerts: bool = True) -> list[Json]:
 def link(title: str, to: str, **values: str) -> Json:
     """Return a data link to another dashboard; it carries time, data source, cluster, and `values` as variables.
 
-    A value is a field of the row (`field("Node")`), a label of the series (`label("rank")`), or `SAME`.
+    A value is a field of the row (`field("Node")`), a label of the series (`label("rank")`), or `SAME`. Grafana itself
+    would leave `&`, `#` and `+` of a run's name as they are.
     """
+    encoded = {name: value.replace("}", ":percentencode}") for name, value in values.items()}
     kept = ["${datasource:queryparam}", "${cluster:queryparam}"]
-    kept += [f"${{{name}:queryparam}}" if value == SAME else f"var-{name}={value}" for name, value in values.items()]
+    kept += [f"${{{name}:queryparam}}" if value == SAME else f"var-{name}={value}" for name, value in encoded.items()]
     return {"title": title, "url": f"/d/tachograph-{to}?{'&'.join(kept)}&${{__url_time_range}}"}
 
 

@@ -16,6 +16,8 @@ def serving(answer: Answer) -> Iterator[str]:
     """Answer every GET and POST until the end of the block; yield the URL."""
 
     class Handler(BaseHTTPRequestHandler):
+        disable_nagle_algorithm = True  # the body would wait 40 ms for the header to be acknowledged
+
         def do_GET(self) -> None:
             status, body = answer(self.path, self.rfile.read(int(self.headers.get("Content-Length") or 0)))
             self.send_response(status)

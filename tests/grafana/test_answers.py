@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tachograph.catalog import index as c
+
 Json = dict[str, Any]
 RANK_3 = 'run="r",rank="3"'
 
@@ -24,6 +26,8 @@ class Case:
     answers: Mapping[str, float]
     at: int = 480
     letter: str = "A"
+    then: str = ""
+    """What is put behind the query: NaN, which stands for no value, compares as nothing."""
 
 
 MOVED = {  # from node a, where it is shown dead, to b
@@ -72,6 +76,12 @@ CASES = {
             ("stalled after ten steps and 10 s", 5, AT_WORK | {'run:progress_age_seconds:min{run="r"}': "18x99"}),
             ("stalled while its hang is no page yet", 5, AT_WORK
              | {'run:progress_age_seconds:min{run="r"}': "18x99", 'run:overdue_seconds:min{run="r"}': "18x99"}),
+            ("running 12 s after the step before a save", 7, AT_WORK | {
+                'run:progress_age_seconds:min{run="r"}': "12x99",
+                f'tachograph_rank_phase_seconds{{{RANK_3},instance="b",phase="checkpoint"}}': "10x94 stale"}),
+            ("stalled half a minute after a save", 5, AT_WORK | {
+                'run:progress_age_seconds:min{run="r"}': "48x99",
+                f'tachograph_rank_phase_seconds{{{RANK_3},instance="b",phase="checkpoint"}}': "10x88 stale"}),
             ("running after 9 s", 7, AT_WORK | {'run:progress_age_seconds:min{run="r"}': "9x99"}),
             ("running while a rank saves", 7, AT_WORK | {
                 'run:progress_age_seconds:min{run="r"}': "40x99",
@@ -160,6 +170,31 @@ CASES = {
          'node:ranks_alive:count{run="b",instance="n"}': "4x99"},
         {"{}": 4},
     ),
+    **{
+        f"half of what was taken is {title}, column {letter}": Case(
+            "fleet", title,
+            {'run:ranks:count{run="a"}': "8x720", 'node:ranks_alive:count{run="a",instance="n"}': "8x720",
+             'run:productive_seconds:rate2m{run="a"}': "4x720", 'run:owner:info{run="a",owner="1000"}': "1x720",
+             'run:tokens:rate1m{run="a"}': "9000x720", 'run:gpu_power:watts{run="a"}': "6000x720"},
+            answer, at=3600, letter=letter,
+        )
+        for title, letter, answer in (
+            ("What runs took", "C", {'{run="a"}': 0.5}), ("What runs took", "E", {'{run="a"}': 1.5}),
+            ("What users took", "C", {'{owner="1000"}': 0.5}),
+        )
+    },
+    "a run that hangs loses all of its GPUs at once": Case(
+        "fleet", "Runs, worst first",
+        {'run:ranks:count{run="a"}': "8x99", 'run:lost_seconds:rate2m{run="a",cause="hang"}': "1x99",
+         'run:hung_seconds:min{run="a"}': "40x99", 'run:ranks:count{run="b"}': "8x99",
+         'run:lost_seconds:rate2m{run="b",cause="data"}': "2x99"},
+        {'{run="a"}': 1, '{run="b"}': 0.25}, letter="E",
+    ),
+    "power falls at once in a save, and tokens per joule do not rise": Case(
+        "fleet", "Tokens per joule",
+        {'run:tokens:rate1m{run="a"}': "4500x99", 'run:gpu_power:watts{run="a"}': "6000x90 0x9"},
+        {"{}": 1.5}, at=485,
+    ),
     "what pages without a run is none": Case(
         "fleet", "Runs with a page",
         {'ALERTS{alertname="StorageSlow",alertstate="firing",severity="critical"}': "1x99",
@@ -238,6 +273,41 @@ CASES = {
             ("Tokens per second", "run:tokens:rate1m", "tokens"),
         )
     },
+    **{
+        f"a rank that {verdict} stands on top of Incident with {phase}": Case(
+            "incident", "Ranks and nodes that rules name",
+            {f'tachograph_rank_info{{{RANK_3},instance="b",gpu="3"}}': "1x99",
+             'tachograph_rank_info{run="r",rank="4",instance="b",gpu="4"}': "1x99",
+             'tachograph_rank_phase_seconds{run="r",rank="4",instance="b",phase="backward"}': "60x99",
+             f'{series}{{{RANK_3},instance="b"{label}}}': "1x99",
+             'rank:straggler:level{run="r",instance="a"}': "2x99"}  # a node, which has no rank
+            | {f'tachograph_rank_phase_seconds{{{RANK_3},instance="b",phase="{each}"}}': "60x99" for each in phases},
+            {f'{{rank="3",instance="b",verdict="{verdict}"}}': code},
+        )
+        for verdict, phase, series, label, phases, code in (
+            ("caused the hang", "its phase", "rank:hang_suspect:behind", "", ["data"], c.PHASES.index("data")),
+            ("died first", "none", "rank:first_end:timestamp", ',kind="died"', [], -1),
+        )
+    },
+    "a slow node stands on top of Incident, and a rank's node only with the rank": Case(
+        "incident", "Ranks and nodes that rules name",
+        {'node:slowdown_culprit:info{run="r",instance="a",cause="communication"}': "1x99",
+         f'rank:hang_suspect:behind{{{RANK_3},instance="b"}}': "1x99"},
+        {'{instance="a",verdict="slow: communication"}': -2}, letter="B",
+    ),
+    "the node of the rank that died stands above the others": Case(
+        "run", "Nodes, worst first",
+        {'tachograph_run_ranks{run="r",instance="a",state="running"}': "8x99",
+         'tachograph_run_ranks{run="r",instance="b",state="running"}': "7x99",
+         f'rank:first_end:timestamp{{{RANK_3},instance="b",kind="died"}}': "1x99"},
+        {'{instance="b",verdict="rank died"}': 1}, letter="B",
+    ),
+    "a run that hangs has no speed": Case(
+        "run", "Progress",
+        {'run:train_step:max{run="r"}': "90x99", 'run:speed_loss:ratio{run="r",unit="mfu"}': "0x99",
+         'run:overdue_seconds:min{run="r"}': "60x99"},
+        {'{line="step"}': 90}, then=" > 0",
+    ),
     "the time left does not wait for a step": Case(
         "run", "Progress",
         {'run:train_step:max{run="r"}': "90x99", 'run:step_interval_seconds:p50{run="r"}': "200x99",
@@ -265,7 +335,7 @@ def test_what_panels_say(
         targets |= {(mark["name"], "A"): mark["expr"] for mark in dashboard["annotations"]["list"]}
         chosen = expressions.defaults(dashboard, "r") | {"run": "r"}
         asked = {
-            "expr": expressions.filled(targets[case.title, case.letter], chosen),
+            "expr": f"({expressions.filled(targets[case.title, case.letter], chosen)}){case.then}",
             "eval_time": f"{case.at}s",
             "exp_samples": [{"labels": labels, "value": value} for labels, value in case.answers.items()],
         }

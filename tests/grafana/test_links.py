@@ -69,6 +69,7 @@ def broken(url: str, panel: Json, dashboard: Json, dashboards: dict[str, Json]) 
                for new in shape["options"]["renameByName"].values()}  # fmt: skip
     asked = set(re.findall(r'__data\.fields(?:\.(\w+)|\["([^"]+)"\])', url))
     wrong += [f"{url}: no column {one or other}" for one, other in asked if (one or other) not in columns]
+    wrong += [f"{url}: an ampersand ends {one}" for one in re.findall(r"\$\{__(?:data|field)[^}:]+\}", url)]
     needed = {"datasource", "cluster"} & there
     return wrong + [f"{url} loses {name}" for name in needed - same - given]
 
@@ -102,10 +103,11 @@ def test_every_dashboard_is_reached_by_a_click(dashboards: dict[str, Json]) -> N
         "/d/tachograph-nowhere?${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}",
         "/d/tachograph-run?${datasource:queryparam}&${cluster:queryparam}&var-gpu=1&${__url_time_range}",
         "/d/tachograph-run?${datasource:queryparam}&${cluster:queryparam}&${gpu:queryparam}&${__url_time_range}",
-        "/d/tachograph-run?${datasource:queryparam}&${cluster:queryparam}&var-run=${__data.fields.Runn}&${__url_time_range}",
+        "/d/tachograph-run?${datasource:queryparam}&${cluster:queryparam}&var-run=${__data.fields.Runn:percentencode}&${__url_time_range}",
         "/d/tachograph-run?${datasource:queryparam}&var-run=x&${__url_time_range}",
+        "/d/tachograph-run?${datasource:queryparam}&${cluster:queryparam}&var-run=${__data.fields.Run}&${__url_time_range}",
     ],
-    ids=["time lost", "no dashboard", "unknown there", "unknown here", "no column", "cluster lost"],
+    ids=["time lost", "no dashboard", "unknown there", "unknown here", "no column", "cluster lost", "not encoded"],
 )
 def test_a_broken_link_is_found(dashboards: dict[str, Json], url: str) -> None:
     """The check of links can fail."""

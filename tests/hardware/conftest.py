@@ -74,7 +74,7 @@ class Exporter:
             "tachograph",
             "exporter",
             f"--web.listen-address=127.0.0.1:{port}",
-            "--gpu.detail",
+            "--gpu.series=all",
             "--rank.series=all",
         ]
         self._process = subprocess.Popen(command, env=self.environment)

@@ -93,6 +93,15 @@ def test_what_a_person_reads(past: MadePast, capsys: pytest.CaptureFixture[str])
     assert "Before that nothing is recorded" in text
 
 
+@pytest.mark.parametrize("asked_for", [1200, LENGTH])
+def test_a_past_of_minutes_has_a_beginning(past: MadePast, asked_for: int) -> None:
+    """Nine minutes after recording began, however far back a person looks, it says nine and neither 0 s nor nothing."""
+    end = past.start + 540
+    began = read(Prometheus(past.url), end - asked_for, end).first
+    assert began is not None
+    assert abs(began - past.start) <= 15
+
+
 @pytest.mark.parametrize("run", ["well", "hurt"])
 def test_one_run_alone(past: MadePast, capsys: pytest.CaptureFixture[str], run: str) -> None:
     """Of a run that never failed, or that few failures are known of, nothing is made up."""

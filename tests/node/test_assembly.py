@@ -79,11 +79,13 @@ def test_gpu_side_that_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_the_old_word_for_all_series_is_said_to_be_old(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """`rank.detail` is one line in the log, at the start, that names what to write instead."""
-    run_for_a_moment(Exporter(config(tmp_path, "--rank.series=all"), None))
+    """`rank.detail` and `gpu.detail` are one line in the log, at the start, that names what to write instead."""
+    run_for_a_moment(Exporter(config(tmp_path, "--rank.series=all", "--gpu.series=all"), None))
     assert "deprecated" not in caplog.text
     run_for_a_moment(Exporter(config(tmp_path, "--rank.detail"), None))
     assert caplog.text.count("rank.detail is deprecated") == caplog.text.count("use rank.series=all") == 1
+    run_for_a_moment(Exporter(config(tmp_path, "--gpu.detail"), None))
+    assert caplog.text.count("gpu.detail is deprecated") == caplog.text.count("use gpu.series=all") == 1
 
 
 SUCCESS = "tachograph_exporter_collector_success"
@@ -140,7 +142,7 @@ READINGS = (
     ("flags", "seen"),
     [
         ((), {catalog.GPU_MEMORY_USED.name, catalog.GPU_SM_ACTIVE_CYCLES.name}),
-        (("--gpu.detail",), {sample.metric.name for sample in READINGS[2:]}),
+        (("--gpu.series=all",), {sample.metric.name for sample in READINGS[2:]}),
         (
             ("--gpu.dcgm-names",),
             {catalog.GPU_MEMORY_USED.name, catalog.GPU_SM_ACTIVE_CYCLES.name, "DCGM_FI_DEV_FB_USED",

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tachograph.catalog import index as catalog
-from tachograph.report.command import main
+from tachograph.report.command import main, since_it_began
 from tachograph.report.page import page
 from tachograph.report.queries import SectionQueries
 from tachograph.report.window import Window
@@ -96,6 +96,15 @@ def test_the_report_as_json(incident: Any, tmp_path: Path, capsys: pytest.Captur
 
 def at(incident: Any, age: float) -> str:
     return iso(incident.start + age)
+
+
+def test_a_young_run_has_no_empty_hours(incident: Any) -> None:
+    """Where nobody says since when, the window begins a minute before the run did, if that is less than two hours."""
+    prometheus = Prometheus(incident.url)
+    for before, begins in ((3600, -60), (-300, 300)):
+        window = Window.between(incident.start - before, incident.start + 1200)
+        found = since_it_began(prometheus, RUN, window)
+        assert (found.start, found.end) == (incident.start + begins, incident.start + 1200)
 
 
 def test_alert_episodes(report: tuple[str, Page], incident: Any) -> None:

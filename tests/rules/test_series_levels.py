@@ -1,4 +1,4 @@
-"""Which alerts a node can raise at each level of --rank.series: docs/cost.md lists what `few` costs."""
+"""Which alerts a node can raise at each level of --rank.series, --gpu.series: docs/cost.md lists what `few` costs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import promql_parser as p
 import pytest
 
 from tachograph.catalog import index as catalog
+from tachograph.node.shown_gpus import EXPLAINING
 
 PAGE = Path(__file__).parents[2] / "docs/cost.md"
 Rules = Mapping[str, list[Any]]
@@ -47,11 +48,13 @@ def names(rules: Rules) -> set[str]:
 
 
 def at(level: str) -> set[str]:
-    """Return the names of the families shown at a level."""
+    """Return the names of the families shown at a level of both."""
     reached = catalog.SERIES_LEVELS[: catalog.SERIES_LEVELS.index(level) + 1]
-    return {row.name for row in catalog.METRICS if row.labels[:2] != catalog.RANK or row.level in reached} | {
-        catalog.RANK_HEARTBEAT.name  # of a frozen rank at any level
-    }
+    shown = {row.name for row in catalog.METRICS if row.labels[:2] not in {catalog.RANK, catalog.GPU}}
+    shown |= {row.name for row in catalog.METRICS if row.level in reached}
+    if level != "few":  # of some families only a few values of a label are detail
+        shown |= {row.name for row in catalog.METRICS if row.labels[:2] == catalog.GPU and row.detail is not True}
+    return shown | {catalog.RANK_HEARTBEAT.name}  # of a frozen rank at any level
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +68,23 @@ def parsed(rules: list[dict[str, Any]]) -> tuple[Rules, set[str]]:
 
 
 def test_dashboards_keeps_every_alert(parsed: tuple[Rules, set[str]]) -> None:
-    """The default hides nothing that an alert cannot do without."""
+    """The defaults hide nothing that an alert cannot do without."""
     rules, alerts = parsed
     assert alerts <= possible(rules, at("dashboards"))
 
 
 def test_the_page_lists_the_alerts_that_few_costs(parsed: tuple[Rules, set[str]]) -> None:
-    """docs/cost.md names those that cannot fire at the lowest level, and no other."""
+    """docs/cost.md names those that cannot fire at the lowest levels, and no other."""
     rules, alerts = parsed
     lost = alerts - possible(rules, at("few"))
     (listed,) = re.findall(r"(?s)At `few` these alerts are lost:(.*?)\n\n", PAGE.read_text(encoding="utf-8"))
     assert set(re.findall(r"[A-Z]\w+", listed)) == lost
+
+
+def test_few_shows_what_texts_read_of_a_gpu(rules: list[dict[str, Any]]) -> None:
+    """At the lowest level, or of a GPU of which the node finds what the text is about."""
+    texts = "".join(text for rule in rules for text in rule.get("annotations", {}).values())
+    read = set(re.findall(r"tachograph_gpu_\w+", texts))
+    few = {row.name for row in catalog.METRICS if row.labels[:2] == catalog.GPU and row.few}
+    assert read <= few.union(*EXPLAINING.values())
+    assert read >= set().union(*EXPLAINING.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -111,3 +111,35 @@ def test_an_exporter_that_gets_its_socket_later_is_asked_there(monkeypatch: pyte
         with serving([[], [], [OWN, OWN]], listener):  # the first two only try whether it listens
             assert [asked(page) for _ in range(2)] == [b"[]"] * 2
             page.close()
+
+
+@contextmanager
+def dripping(answer: bytes, seconds: float) -> Iterator[str]:
+    """Send an answer a byte at a time, that many seconds apart, until it is over or refused; give the address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10.0)
+        is_over = threading.Event()
+
+        def serve() -> None:
+            taken, _ = server.accept()
+            with taken, suppress(OSError):
+                for byte in answer:
+                    taken.sendall(bytes([byte]))
+                    is_over.wait(seconds)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/api/node"
+        finally:
+            is_over.set()
+            thread.join()
+
+
+def test_a_header_that_comes_byte_by_byte_is_not_waited_for() -> None:
+    """Whoever listens at the port could have a command wait for ever: each byte comes in time, the header does not."""
+    late = b"HTTP/1.1 200 OK\r\nA: " + b"b" * 60 + b"\r\nContent-Length: 2\r\n\r\n{}"
+    with dripping(late, 0.1) as url, pytest.raises(HttpError, match="timed out"):
+        http_client.ask(url, 1.0)
+    with dripping(FINE, 0.001) as url:
+        assert http_client.ask(url, 10.0).body == b"{}"

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tachograph.servers.http_client import without_password
-from tachograph.servers.server_address import exporter_url, server_url, unix_socket_of, web_socket_path
+from tachograph.servers.server_address import exporter_url, listen_address, server_url, unix_socket_of, web_socket_path
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,36 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     for read in (exporter_url, lambda text: server_url(text, 9090)):
         with pytest.raises(ValueError, match=r"expected HOST|[Pp]ort"):
             read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":9100", (None, 9100)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("node-7.cluster:65535", ("node-7.cluster", 65535)),
+        ("[::]:9100", ("::", 9100)),
+        ("[::1]:9100", ("::1", 9100)),
+    ],
+)
+def test_where_a_server_listens(text: str, address: tuple[str | None, int]) -> None:
+    """Host and port, a port alone, and IPv6 in brackets are understood."""
+    assert listen_address(text) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        *((text, "expected HOST:PORT") for text in ("", ":", "9100", "host", "host:", ":65536", ":-1", ":٣", "h:²")),
+        ("::1:9100", "brackets"),
+        ("a b:1", "before the port"),
+        ("http://h:1", "brackets"),
+    ],
+)
+def test_where_no_server_can_listen(text: str, why: str) -> None:
+    """Anything else is refused, and why."""
+    with pytest.raises(ValueError, match=why):
+        listen_address(text)
 
 
 def test_a_unix_socket() -> None:

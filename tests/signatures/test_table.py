@@ -41,6 +41,7 @@ val_error_rate 0.0312 top5 0.91
 wandb: Run data is saved locally in /home/u/wandb/run-20261126
 Loading checkpoint shards: 100%|##########| 4/4 [00:03<00:00,  1.2it/s]
 0 failures, 0 errors in 12 checks
+nvidia-smi: 0 uncorrectable errors, 3 correctable errors (remapped)
 validation loss at iteration 1000 | lm loss value: 2.1E+00 | lm loss PPL: 8.2E+00 |
 nfs: server fs01 OK
 [INFO] [config.py:1000:print]   dynamic_loss_scale_args ...... {'init_scale': 65536, 'min_loss_scale': 1}

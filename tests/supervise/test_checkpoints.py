@@ -107,6 +107,15 @@ def test_a_checkpoint_that_is_one_file(tmp_path: Path) -> None:
     assert "has 0 bytes, and had 7" in ask("check", path, listing, "10")
 
 
+def test_a_pipe_in_a_checkpoint_is_not_waited_for(saved: Path, tmp_path: Path) -> None:
+    """Nor one in the place of its checksums."""
+    os.mkfifo(saved / "control")
+    os.mkfifo(saved / checkpoint_files.CHECKSUMS)
+    listing = tmp_path / "listing"
+    ask("list", saved, listing)
+    assert ask("check", saved, listing, "10") == ""
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may be another user")
 def test_a_folder_that_cannot_be_written_or_read() -> None:
     """The next checkpoint could not be saved there, or this one not loaded."""
@@ -162,6 +171,18 @@ def test_the_newest_that_is_whole_is_restarted_from(tmp_path: Path) -> None:
     assert played.plans[1]["TACHOGRAPH_PLAN_CHECKPOINT"] == str(older)
     assert f"from the checkpoint of step 20 (not that of step 40: {newer / 'random.pt'} is gone" in played.said[0]
     assert history.lines(played.entries[:-1], 0.0)[-1] == "checkpoints: newest good one of step 20"
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    """It is as good as another one: what is said has signs in place of what cannot be shown."""
+    older, newer = save(tmp_path / "c" / "20"), save(tmp_path / "c" / "40")
+    odd = newer / os.fsdecode(b"\xff\xfe\n")
+    odd.write_bytes(b"weights")
+    played = world(tmp_path, older, newer, damage=odd.unlink)
+    assert played.supervise() == 0
+    assert played.plans[1]["TACHOGRAPH_PLAN_STEP"] == "20"
+    assert f"from the checkpoint of step 20 (not that of step 40: {newer}/\ufffd\ufffd\n is gone" in played.said[0]
+    assert not [one for one in played.entries if one["kind"] == "fault"]
 
 
 def test_without_a_whole_one_a_person_is_asked(tmp_path: Path) -> None:

@@ -174,6 +174,19 @@ def test_a_fact_of_another_type_is_unknown(pages: Any, played: Any, value: objec
             place[key] = before
 
 
+@pytest.mark.parametrize(("path", "known"), [("/a\n", True), ("/\0", False), ("/\ud800", False), ("/" * 4096, False)])
+def test_a_path_that_no_file_can_have_is_not_known(pages: Any, played: Any, path: str, known: bool) -> None:
+    """A loop may register anything; no program can be given it, as an argument or in its environment."""
+    played.table.greet("a")
+    played.serve()
+    said = json.loads(pages.judged)
+    said["runs"][0]["checkpoints"] = [{"step": 7, "time": 1.0, "path": path, "durable": True, "suspect": False}]
+    pages.judged = json.dumps(said)
+    seen = source(pages).look(100.0)
+    assert isinstance(seen, RunSeen)
+    assert [one.path for one in seen.checkpoints] == [path if known else ""]
+
+
 def test_the_run_of_its_owner_comes_first(pages: Any, played: Any) -> None:
     """Root's run of the same name, which has no owner before it, is another one."""
     played.table.greet("a", run="r")

@@ -47,16 +47,16 @@ def test_it_is_told_at_every_look(tmp_path: Path) -> None:
     assert {facts["mode"] for _, facts in world.told} == {"act"}
 
 
-@pytest.mark.parametrize(("nodes", "apart"), [(1, 5.0), (12, 5.0), (18, 7.5), (24, 10.0), (500, 10.0)])
-def test_a_large_run_is_looked_at_less_often(tmp_path: Path, nodes: int, apart: float) -> None:
-    """While nothing is wrong, as each node costs the same; every second once something is."""
-    healthy, wrong = run(times=(0.0,) * nodes), hung(times=(0.0,) * nodes)
-    world = World(tmp_path, lambda _, at: wrong if at > 100 else healthy, ends=[(0, 200.0)], mode="shadow")
+def test_a_run_is_looked_at_every_second_once_something_is_wrong(tmp_path: Path) -> None:
+    """And every 5 s before: then alone, nodes may take turns."""
+    world = World(tmp_path, lambda _, at: hung() if at > 100 else run(), ends=[(0, 200.0)], mode="shadow")
     world.supervise()
     times = [at for at, _ in world.told]
-    assert {after - before for before, after in pairwise(at for at in times if 20 < at < 100)} == {apart}
+    assert {after - before for before, after in pairwise(at for at in times if 20 < at < 100)} == {5.0}
     found = next(at for at in times if at > 100)
     assert [at - found for at in times if found <= at < found + 5] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert {in_turns for at, in_turns in world.looks if at <= found} == {True}
+    assert {in_turns for at, in_turns in world.looks if at > found} == {False}
 
 
 def test_what_was_done_is_told(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.__main__ import main
 from tachograph.supervise import history, journal
 from tachograph.supervise.journal import NAME, Journal, JournalTakenError
 from tests.supervise.world import World, dead, hung, run
@@ -52,6 +53,44 @@ def test_a_line_of_something_else_is_left_out(tmp_path: Path, line: str) -> None
     """Of a newer release, or of nobody."""
     (tmp_path / NAME).write_text(f'{line}\n{{"v":1,"time":1,"kind":"fault","text":"a"}}\n')
     assert kinds(tmp_path / NAME) == ["fault"]
+
+
+def test_a_number_beyond_all_counts_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step of 4,000 digits is left out by all that read it."""
+    (tmp_path / NAME).write_text(f'{{"v":1,"time":1,"kind":"ended","how":"failed","step":{"9" * 4000},"why":"x"}}\n')
+    assert main(["supervise", "history", "--state", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("attempts: 0, furthest step -")
+
+
+@pytest.mark.parametrize("words", [["history"], ["confirm", "abcdef"]])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_no_pipe_or_device_is_read(
+    tmp_path: Path, make: Callable[[Path], None], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be waited for, or have no end."""
+    make(tmp_path / NAME)
+    assert main(["supervise", *words, "--state", str(tmp_path)]) == 1
+    assert f"{tmp_path / NAME}: not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"v":1,"time":1,"kind":"fault","text":"a"}\n{"v":2,"kind":"spent"}\n{"v":1', "is of a newer release"),
+        ('{"event":"login"}\n{"event":"log', "is no journal of a supervisor"),
+        ("a\n", "is no journal of a supervisor"), ("null\n[]\n1e999\n", "is no journal of a supervisor"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_gone_on_with_is_refused(
+    tmp_path: Path, text: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A newer release's budget would be forgotten; another program's file stays as it is, and nothing is started."""
+    (tmp_path / NAME).write_text(text)
+    ran = tmp_path / "ran"
+    assert main(["supervise", "--state", str(tmp_path), "--", "touch", str(ran)]) == 1
+    assert f"{tmp_path}: {NAME} {why}" in capsys.readouterr().err
+    assert (tmp_path / NAME).read_text() == text
+    assert not ran.exists()
 
 
 FULL = """

@@ -103,14 +103,14 @@ def part(node: str, *ranks: Any, **facts: Any) -> RunSeen:
 def test_parts_of_a_run_are_one() -> None:
     """All ranks; a step on any node is one of the run, and the longest limit holds."""
     seen = merged({
-        "a": part("a", rank(0, step=7), seconds_without_step=9.0, hang_limit=15.0, state="overdue", times=(1.0,)),
-        "b": part("b", rank(1, step=8), seconds_without_step=0.5, hang_limit=240.0, saved=[5], times=(2.0,)),
+        "a": part("a", rank(0, step=7), seconds_without_step=9.0, hang_limit=15.0, state="overdue", times={"a": 1.0}),
+        "b": part("b", rank(1, step=8), seconds_without_step=0.5, hang_limit=240.0, saved=[5], times={"b": 2.0}),
     })  # fmt: skip
     assert isinstance(seen, RunSeen)
     assert [(one.rank, one.node) for one in seen.ranks] == [(0, "a"), (1, "b")]
     assert (seen.step, seen.seconds_without_step, seen.hang_limit) == (8, 0.5, 240.0)
     assert [one.step for one in seen.checkpoints] == [5]
-    assert (seen.state, seen.times) == ("overdue", (1.0, 2.0))
+    assert (seen.state, seen.times) == ("overdue", {"a": 1.0, "b": 2.0})
     assert worst(seen) is None
 
 
@@ -147,10 +147,10 @@ def test_a_rank_that_moved_is_where_it_lives() -> None:
 
 def test_a_node_that_stands_still_is_no_news() -> None:
     """Its exporter gives an old answer while the others go on: what it says is not of now."""
-    parts = {"a": part("a", rank(0), times=(1.0,)), "b": part("b", rank(1), times=(1.0,))}
+    parts = {"a": part("a", rank(0), times={"a": 1.0}), "b": part("b", rank(1), times={"b": 1.0})}
     first = merged(parts)
-    second = merged({**parts, "a": replace(parts["a"], times=(6.0,))})
-    third = merged({name: replace(one, times=(7.0,)) for name, one in parts.items()})
+    second = merged({**parts, "a": replace(parts["a"], times={"a": 6.0})})
+    third = merged({name: replace(one, times={name: 7.0}) for name, one in parts.items()})
     assert isinstance(first, RunSeen)
     assert isinstance(second, RunSeen)
     assert isinstance(third, RunSeen)

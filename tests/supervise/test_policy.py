@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,45 @@ def test_every_fault_has_its_line(tmp_path: Path, before: str, after: str, expec
     found = faults(tmp_path, text)
     assert len(found) == len(expected), found
     assert all(one.startswith(start) for one, start in zip(found, expected, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (GOOD.encode("utf-16"), ":1: cannot be read: not UTF-8 at byte 0"),
+        (GOOD.encode() + b"# \xe9", ":8: cannot be read: not UTF-8 at byte 162"),
+        (GOOD.encode() + b"\0", ":8: not YAML: it has the character U+0000"),
+        (GOOD.encode() + b"# \x1b[31m", ":8: not YAML: it has the character U+001B"),
+        (GOOD.replace("  dead", "\tdead").encode(), ":4: not YAML: found character '\\t' that cannot start any token"),
+        (b"\n" + b"[" * 100_000, ":2: lists and mappings are nested too deeply"),
+        (b'\n"\\U00110000": 1\n', ":2: not YAML: chr() arg not in range(0x110000)"),
+        (b'\n"\\Uffffffff": 1\n', ":2: not YAML: Python int too large to convert to C int"),
+    ],
+)  # fmt: skip
+def test_what_is_no_yaml_has_its_line(tmp_path: Path, body: bytes, fault: str) -> None:
+    """In one line of text, without what it has as it is."""
+    path = tmp_path / "policy.yml"
+    path.write_bytes(body)
+    with pytest.raises(policy.PolicyError) as error:
+        policy.read(path)
+    assert error.value.faults == (f"{path}{fault}",)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "not a regular file"), (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (Path.mkdir, "Is a directory"), (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (lambda path: path.write_bytes(b"#" * (17 << 20)), "larger than 16 MiB"),
+    ],
+)  # fmt: skip
+def test_what_is_no_file_is_no_policy(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
+    """Refused at once: a pipe would be waited for, and a device has no end."""
+    path = tmp_path / "policy.yml"
+    make(path)
+    with pytest.raises(policy.PolicyError) as error:
+        policy.read(path)
+    assert error.value.faults == (f"{path}: cannot be read: {why}",)
 
 
 def test_what_a_person_is_asked_before(tmp_path: Path) -> None:

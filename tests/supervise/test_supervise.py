@@ -17,6 +17,7 @@ from tachograph.__main__ import main
 from tachograph.collect.private_folder import PrivateFolder
 from tachograph.servers.http_client import ask
 from tachograph.supervise import command, evidence, evidence_parts, journal, warden
+from tachograph.supervise.launcher import nodes_needed
 from tests.supervise.conftest import Supervised, is_running, until
 from tests.supervise.world import World, hung, killed_at, run
 
@@ -212,12 +213,30 @@ def test_history_and_confirm_without_a_journal(tmp_path: Path, capsys: pytest.Ca
         (["--run", "a\nb", "--", "true"], "cannot name a run"),
         (["--exporter", "ftp://x", "--", "true"], "--exporter ftp://x: expected HOST"),
         (["--alertmanager", "ftp://x", "--", "true"], "expected HOST"),
+        (["--", "torchrun", "--nnodes", "2", "train.py"], "the command is one of 2 nodes'"),
+        (["--", "torchrun", "--nnodes=4:8", "train.py"], "the command is one of 4 nodes'"),
+        (["--", "bash", "-c", "exec torchrun --nnodes 2 train.py"], "the command is one of 2 nodes'"),
+        (["--", "accelerate", "launch", "--num_machines", "3", "train.py"], "the command is one of 3 nodes'"),
     ],
 )
 def test_wrong_arguments(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, status 2, and nothing is started."""
     assert main(["supervise", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "count"),
+    [
+        (["torchrun", "train.py"], "2", 2), (["torchrun", "--nnodes", "1", "train.py"], "2", 1),
+        (["torchrun", "--nnodes=1:8", "train.py"], "", 1), (["torchrun", "train.py"], "1", 1),
+        (["bash", "-c", "torchrun --nnodes $NODES train.py"], "", 1), (["python", "train.py", "--nnodes"], "", 1),
+        (["train", "--nnodes", "2.5"], "", 1), (["train", "--nnodes", "9" * 5000], "x", 999_999),
+    ],
+)  # fmt: skip
+def test_how_many_nodes_a_command_needs(words: list[str], nodes: str, count: int) -> None:
+    """As its launcher is told, at least; one of several nodes cannot be restarted alone, nor judged."""
+    assert nodes_needed(words, {"PET_NNODES": nodes}) == count
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -418,7 +418,7 @@ UNSAFE: dict[str, tuple[list[str], str]] = {
     "a short one": (["--webhook", "0", "--webhook-secret", "short"], "short must have at least 16 characters"),
     "from elsewhere in the clear": (["--webhook", "0.0.0.0:0", "--webhook-secret", "s"], "is reached from elsewhere"),
     "no certificate": (["--webhook", "0", "--webhook-tls", "none"], "none: cannot be read: No such file"),
-    "no port": (["--webhook", "here", "--webhook-secret", "s"], "expected PORT, HOST:PORT or [IPv6]:PORT"),
+    "no port": (["--webhook", "here", "--webhook-secret", "s"], "expected HOST:PORT, with a port"),
     "all addresses by accident": (["--webhook", ":10025", "--webhook-secret", "s"], "expected PORT, HOST:PORT"),
     "no host": (["--webhook", "no-such-host.invalid:1", "--webhook-secret", "s"], "no-such-host.invalid: "),
     "both": (["--webhook", "0", "--alertmanager", "a"], "--webhook is for an Alertmanager that cannot be asked"),

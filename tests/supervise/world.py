@@ -32,7 +32,7 @@ def rank(number: int = 0, **facts: Any) -> RankSeen:
 def run(*ranks: RankSeen, saved: Sequence[int] = (), **facts: Any) -> RunSeen:
     """A run that makes steps, but for these facts; `saved` are the steps of its checkpoints."""
     usual = {
-        "name": "r", "times": (0.0,), "state": "running", "world_size": 2, "seconds_without_step": 0.1,
+        "name": "r", "times": {"": 0.0}, "state": "running", "world_size": 2, "seconds_without_step": 0.1,
         "hang_limit": 15.0, "saving_seconds": None, "culprit": None, "problems": (), "gpu_trouble": (),
         "checkpoints": tuple(CheckpointSeen(step, BEGIN + step, "") for step in saved),
     }  # fmt: skip
@@ -124,6 +124,8 @@ class World:
     """Whether the last question for alerts was one for an answer of now."""
     told: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
     """What the exporter is told, and when."""
+    looks: list[tuple[float, bool]] = field(default_factory=list)
+    """When it was looked at the run, and whether its nodes were to take turns."""
     last: float = 1800.0
 
     def wait(self, others: object, seconds: float) -> list[int]:
@@ -139,9 +141,10 @@ class World:
     def begin(self) -> None:
         """All of it is of the new attempt."""
 
-    def look(self, _: float) -> RunSeen | Unknown:
+    def look(self, _: float, *, in_turns: bool = False) -> RunSeen | Unknown:
+        self.looks.append((self.now, in_turns))
         seen = self.look_at(len(self.children) - 1, self.now - self.began)
-        return replace(seen, times=(self.now,) * len(seen.times)) if isinstance(seen, RunSeen) else seen
+        return replace(seen, times=dict.fromkeys(seen.times, self.now)) if isinstance(seen, RunSeen) else seen
 
     def start(self, environment: Mapping[str, str]) -> Child:
         status, after = dict(enumerate(self.ends)).get(len(self.children), (None, 0.0))

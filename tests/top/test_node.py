@@ -143,7 +143,7 @@ def test_on_a_narrow_terminal_a_problem_is_wrapped(played: Any, top: Top, monkey
         " NO STEP  Run r: no step for 40 s, usually 50 ms;",
         "   rank 0 in data for 40 s.",
         "   → py-spy dump --pid 4242 shows where rank 0",
-        "     stands: https://github.com/tachograph/tachog",
+        "   stands: https://github.com/tachograph/tachogra",
     ]
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from tachograph.servers.prometheus_api import QueryRefusedError, TimeSeries
-from tachograph.triage import text
+from tachograph.triage import incident, text
 from tachograph.triage.conclusion import conclude
 from tachograph.triage.facts import Facts, gather
 from tachograph.triage.findings import Triage
-from tachograph.triage.modes import next_commands
+from tachograph.triage.modes import MODES, next_commands
 from tachograph.triage.queries import TEMPLATES, filled
 
 RUN, NOW = "llama-7b", 1_790_000_000.0
@@ -287,3 +289,21 @@ def test_hostile_names_stay_names() -> None:
     commands = next_commands("communication_stall", {"run": run})
     assert "'a\"}\n$nodes;rm -rf /'" in commands[0].command
     assert not any("\n" in line for line in text.lines(found, commands, 80))
+
+
+def test_names_like_options_are_operands_of_the_commands() -> None:
+    """They are pasted into a shell: a name that is an option there would send its questions, or a login, elsewhere."""
+    known = {"run": "--prometheus=http://a", "node": "-oProxyCommand=x", "rank": "1", "pid": "2", "gpu": "0"}
+    commands = [one.command for mode in MODES for one in next_commands(mode, known)]
+    assert {"tachograph top --once -- --prometheus=http://a", "ssh -- -oProxyCommand=x nvidia-smi"} <= {*commands}
+    bare = r"(?<!-- )(?<!=)(?<!-Fe )'?(?:--prometheus=|-oProxy)"
+    assert [command for command in commands if re.search(bare, command)] == []
+
+
+def test_names_are_no_markup_of_a_record(tmp_path: Path) -> None:
+    """It is read where Markdown is rendered: a name makes no link, loads no picture and is no tag."""
+    run = "[a](http://x/y) ![b](//x/p.png) <img src=x onerror=y> `c`"
+    incident.write(tmp_path / "record.md", conclude(Facts(run, NOW, {})), (), None)
+    made = (tmp_path / "record.md").read_text(encoding="utf-8")
+    assert r"\[a\](http://x/y) !\[b\](//x/p.png) &lt;img" in made
+    assert not re.search(r"(?<!\\)[\[\]`]|<", made)

@@ -57,8 +57,9 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
         "A GPU",
         ("tachograph_gpu_",),
         GPU,
-        "Labels: `gpu` and `uuid`. ¹: shown with `--gpu.detail` only. [dcgm.yml](../prometheus/rules/dcgm.yml) has\n"
-        "the DCGM fields with the same meaning.",
+        "Labels: `gpu` and `uuid`. ¹: shown at every `--gpu.series`; ²: at `all` only; the others from `dashboards`\n"
+        "upwards ([series of a GPU](cost.md#series-of-a-gpu)). [dcgm.yml](../prometheus/rules/dcgm.yml) has the DCGM\n"
+        "fields with the same meaning.",
     ),
     (
         "A node",
@@ -75,7 +76,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...] = (
 )
 
 _MARKS = {FEW: "¹", ALL: "²"}
-_HIDDEN = "¹"
+_HIDDEN = _MARKS[ALL]
 _SAID_ONCE = re.compile(r"[,;] summed over the ranks of the run on this node| of the run on this node| on this node")
 _UNREAD = "Not read:"
 
@@ -121,7 +122,9 @@ def _mark(row: Metric) -> str:
         return "³"
     if row.labels[:2] == RANK and row.name.startswith((TRAIN_PREFIX, "tachograph_rank_")):
         return _MARKS.get(row.level, "")
-    return _HIDDEN if row.labels[:2] == GPU and row.detail is True else ""
+    if row.labels[:2] == GPU:
+        return _MARKS[FEW] if row.few else _HIDDEN if row.detail is True else ""
+    return ""
 
 
 def _meaning(row: Metric) -> str:

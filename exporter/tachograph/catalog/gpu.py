@@ -42,11 +42,13 @@ GPU_INFO = _row(
     "gpu_info", INFO, "",
     (*GPU, "name", "pci_bus_id", "serial", "vbios_version", "driver_version", "cuda_version"),
     "A GPU in this node, readable or not.",
+    few=True,
 )  # fmt: skip
-GPU_UP = _row("gpu_up", GAUGE, "", GPU, "1 if the last collection could read this GPU, otherwise 0.")
+GPU_UP = _row("gpu_up", GAUGE, "", GPU, "1 if the last collection could read this GPU, otherwise 0.", few=True)
 GPU_UNAVAILABLE = _row(
     "gpu_unavailable_info", INFO, "", (*GPU, "reason"),
     "Why a GPU cannot be read, while gpu_up is 0.", vocabulary=UNAVAILABLE_REASONS,
+    few=True,
 )  # fmt: skip
 GPU_READINGS_FAILED = _row(
     "gpu_readings_failed", GAUGE, "", GPU,
@@ -79,11 +81,12 @@ GPU_CODEC_UTILIZATION = _row(
     unread="no training uses a video engine; users of dcgm-exporter expect it",
 )  # fmt: skip
 GPU_SM_CYCLES = _row(
-    "gpu_sm_cycles_total", COUNTER, "", GPU, "Cycles in which the SMs could have worked, since reboot."
+    "gpu_sm_cycles_total", COUNTER, "", GPU, "Cycles in which the SMs could have worked, since reboot.", few=True
 )
 GPU_SM_ACTIVE_CYCLES = _row(
     "gpu_sm_active_cycles_total", COUNTER, "", GPU,
     "Cycles with a warp on an SM; divided by gpu_sm_cycles_total, this is SM activity.",
+    few=True,
 )  # fmt: skip
 GPU_TENSOR_ACTIVE_CYCLES = _row(
     "gpu_tensor_active_cycles_total", COUNTER, "", GPU,
@@ -103,6 +106,7 @@ GPU_ENGINE_ACTIVE = _row(
 GPU_SM_ACTIVE = _row(
     "gpu_sm_active_ratio", GAUGE, "ratio", GPU, "Sampled share of SM cycles with a warp on the SM.",
     dcgm=(Dcgm("DCGM_FI_PROF_SM_ACTIVE", default=False),),
+    few=True,
 )  # fmt: skip
 GPU_SM_OCCUPANCY = _row(
     "gpu_sm_occupancy_ratio", GAUGE, "ratio", GPU,
@@ -131,9 +135,15 @@ GPU_PIPE_ACTIVE = _row(
 )  # fmt: skip
 
 # Memory.
-GPU_MEMORY_TOTAL = _row("gpu_memory_total_bytes", GAUGE, "bytes", GPU, "Device memory installed.")
+GPU_MEMORY_TOTAL = _row("gpu_memory_total_bytes", GAUGE, "bytes", GPU, "Device memory installed.", few=True)
 GPU_MEMORY_USED = _row(
-    "gpu_memory_used_bytes", GAUGE, "bytes", GPU, "Device memory in use.", dcgm=(Dcgm("DCGM_FI_DEV_FB_USED", _MIB),)
+    "gpu_memory_used_bytes",
+    GAUGE,
+    "bytes",
+    GPU,
+    "Device memory in use.",
+    dcgm=(Dcgm("DCGM_FI_DEV_FB_USED", _MIB),),
+    few=True,
 )
 GPU_MEMORY_FREE = _row(
     "gpu_memory_free_bytes", GAUGE, "bytes", GPU,
@@ -160,6 +170,7 @@ GPU_TEMPERATURE = _row(
     ("gpu", "memory"),
     dcgm=(Dcgm("DCGM_FI_DEV_GPU_TEMP", 1, ("gpu",)), Dcgm("DCGM_FI_DEV_MEMORY_TEMP", 1, ("memory",))),
     detail=("memory",),
+    few=True,
 )  # fmt: skip
 GPU_TEMPERATURE_THRESHOLD = _row(
     "gpu_temperature_threshold_celsius", GAUGE, "celsius", (*GPU, "threshold"),
@@ -176,6 +187,7 @@ GPU_TEMPERATURE_MARGIN = _row(
 GPU_POWER = _row(
     "gpu_power_watts", GAUGE, "watts", GPU, "Board power as the driver reports it (1 s mean since Ampere).",
     dcgm=(Dcgm("DCGM_FI_DEV_POWER_USAGE"),),
+    few=True,
 )  # fmt: skip
 GPU_POWER_INSTANT = _row(
     "gpu_power_instant_watts",
@@ -189,6 +201,7 @@ GPU_POWER_INSTANT = _row(
 GPU_POWER_LIMIT = _row(
     "gpu_power_limit_watts", GAUGE, "watts", GPU, "Power limit that the driver enforces now.",
     dcgm=(Dcgm("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", default=False),),
+    few=True,
 )  # fmt: skip
 GPU_POWER_LIMIT_BOUND = _row(
     "gpu_power_limit_bound_watts", GAUGE, "watts", (*GPU, "bound"),
@@ -200,6 +213,7 @@ GPU_ENERGY = _row(
     "gpu_energy_joules_total", COUNTER, "joules", GPU,
     "Energy used since the driver was loaded.",
     dcgm=(Dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1000),),
+    few=True,
 )  # fmt: skip
 GPU_CLOCK = _row(
     "gpu_clock_hertz", GAUGE, "hertz", (*GPU, "domain"), "Current clock.", ("sm", "memory"),
@@ -219,6 +233,7 @@ GPU_CLOCK_EVENT = _row(
     "1 while the driver holds clocks down for this reason.", CLOCK_EVENT_REASONS,
     detail=("gpu_idle", "applications_clocks_setting", "hw_slowdown", "sync_boost", "display_clock_setting",
             "board_limit", "reliability"),
+    few=True, normal=0,
 )  # fmt: skip
 GPU_CLOCK_EVENT_SECONDS = _row(
     "gpu_clock_event_seconds_total", COUNTER, "seconds", (*GPU, "reason"),
@@ -259,6 +274,7 @@ GPU_ECC_ERRORS = _row(
         Dcgm("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", 1, ("corrected", "aggregate"), default=False),
         Dcgm("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", 1, ("uncorrected", "aggregate"), default=False),
     ), vocabulary=("volatile", "aggregate"), detail=("aggregate",),
+    few=True, normal=0,
 )  # fmt: skip
 GPU_ECC_LOCATION_ERRORS = _row(
     "gpu_ecc_location_errors_total", COUNTER, "", (*GPU, "error", "scope", "location"),
@@ -268,6 +284,7 @@ GPU_ECC_LOCATION_ERRORS = _row(
 GPU_SRAM_THRESHOLD = _row(
     "gpu_ecc_sram_threshold_exceeded", GAUGE, "", GPU,
     "1 once the SRAM had too many uncorrectable errors: return the board.",
+    few=True, normal=0,
 )  # fmt: skip
 GPU_REMAPPED_ROWS = _row(
     "gpu_remapped_rows_total", COUNTER, "", (*GPU, "error"),
@@ -280,10 +297,12 @@ GPU_REMAPPED_ROWS = _row(
 GPU_ROW_REMAP_PENDING = _row(
     "gpu_row_remap_pending", GAUGE, "", GPU, "1 while a row waits to be replaced at the next reset.",
     dcgm=(Dcgm("DCGM_FI_DEV_ROW_REMAP_PENDING", default=False),),
+    few=True, normal=0,
 )  # fmt: skip
 GPU_ROW_REMAP_FAILED = _row(
     "gpu_row_remap_failed", GAUGE, "", GPU, "1 once a row could not be replaced: return the board.",
     dcgm=(Dcgm("DCGM_FI_DEV_ROW_REMAP_FAILURE"),),
+    few=True, normal=0,
 )  # fmt: skip
 GPU_ROW_REMAP_BANKS = _row(
     "gpu_row_remap_banks", GAUGE, "", (*GPU, "spare"), "Memory banks by how many spare rows they have left.",
@@ -301,14 +320,17 @@ GPU_RETIRED_PAGES = _row(
 GPU_RETIREMENT_PENDING = _row(
     "gpu_page_retirement_pending", GAUGE, "", GPU, "1 while a page waits to be retired at the next reset.",
     dcgm=(Dcgm("DCGM_FI_DEV_RETIRED_PENDING", default=False),),
+    few=True, normal=0,
 )  # fmt: skip
 GPU_RECOVERY_ACTION = _row(
     "gpu_recovery_action", GAUGE, "", (*GPU, "action"),
     "1 for the recovery action that the driver requests.", vocabulary=RECOVERY_ACTIONS,
+    few=True, normal="none",
 )  # fmt: skip
 GPU_XID_ERRORS = _row(
     "gpu_xid_errors_total", COUNTER, "", (*GPU, "xid"),
     "Xid errors from NVML events and the kernel log; a burst counts once.",
+    few=True,
 )  # fmt: skip
 GPU_XID_NONFATAL = _row(
     "gpu_xid_nonfatal_total", COUNTER, "", (*GPU, "xid"),
@@ -317,10 +339,12 @@ GPU_XID_NONFATAL = _row(
 GPU_XID_TIMESTAMP = _row(
     "gpu_xid_timestamp_seconds", GAUGE, "seconds", (*GPU, "xid"),
     "Unix time of the last Xid with this number.",
+    few=True,
 )  # fmt: skip
 GPU_XID_INFO = _row(
     "gpu_xid_info", INFO, "", (*GPU, "xid", "action", "meaning"),
     "Meaning of an Xid that this GPU had, and the action to take.",
+    few=True,
 )  # fmt: skip
 
 # Links.
@@ -361,7 +385,9 @@ GPU_PCIE_RATE = _row(
     detail=True,
 )  # fmt: skip
 GPU_NVLINK_LINKS = _row("gpu_nvlink_links", GAUGE, "", GPU, "NVLink links of the GPU.")
-GPU_NVLINK_LINKS_ACTIVE = _row("gpu_nvlink_links_active", GAUGE, "", GPU, "NVLink links that are up, asleep or not.")
+GPU_NVLINK_LINKS_ACTIVE = _row(
+    "gpu_nvlink_links_active", GAUGE, "", GPU, "NVLink links that are up, asleep or not.", few=True
+)
 GPU_NVLINK_BYTES = _row(
     "gpu_nvlink_bytes_total", COUNTER, "bytes", (*GPU, "direction"), "Payload bytes over all NVLink links.",
     ("transmit", "receive"),
@@ -403,12 +429,14 @@ GPU_NVLINK_LINK_BYTES = _row(
 GPU_FABRIC_READY = _row(
     "gpu_fabric_ready", GAUGE, "", GPU,
     "1 once the GPU has joined its NVLink fabric, otherwise 0.",
+    few=True, normal=1,
 )  # fmt: skip
 FABRIC_FAULTS = ("bandwidth", "route_recovery", "route_unhealthy", "access_timeout", "configuration")
 GPU_FABRIC_DEGRADED = _row(
     "gpu_fabric_degraded", GAUGE, "", (*GPU, "reason"),
     "1 while the driver reports that the NVLink fabric that the GPU has joined does not work as it should.",
     vocabulary=FABRIC_FAULTS,
+    few=True, normal=0,
 )  # fmt: skip
 
 # What the exporter concludes: present only while it finds something.
@@ -416,26 +444,32 @@ SLOWDOWN_CAUSES = ("thermal", "power_cap", "power_brake")
 GPU_SLOWDOWN = _row(
     "gpu_slowdown_ratio", GAUGE, "ratio", (*GPU, "cause"),
     "Share of the last 2 minutes in which the GPU was throttled; absent below 5 %.", vocabulary=SLOWDOWN_CAUSES,
+    few=True,
 )  # fmt: skip
 GPU_NVLINKS_DOWN = _row(
     "gpu_nvlink_links_down", GAUGE, "", GPU,
     "NVLink links that are down for 2 minutes; they were up within a day, or are on the node's median GPU.",
+    few=True,
 )  # fmt: skip
 GPU_NVLINK_ERROR_RATE = _row(
     "gpu_nvlink_errors_per_second", GAUGE, "", (*GPU, "error"),
     "NVLink errors over 5 minutes, if they are more than usual.", vocabulary=GPU_NVLINK_ERRORS.values,
+    few=True,
 )  # fmt: skip
 GPU_PCIE_SPEED = _row(
     "gpu_pcie_speed_ratio", GAUGE, "ratio", GPU,
     "What is left of the PCIe link's speed for 2 minutes, by lanes or, on a busy GPU, by generation; absent at 1.",
+    few=True,
 )  # fmt: skip
 GPU_PCIE_REPLAY_RATE = _row(
     "gpu_pcie_replays_per_second", GAUGE, "", GPU,
     "PCIe packets sent again over 5 minutes, if they are more than the link may.",
+    few=True,
 )  # fmt: skip
 GPU_MEMORY_FULL = _row(
     "gpu_memory_full_ratio", GAUGE, "ratio", GPU,
     "Share of device memory in use for all of the last minute, if hardly any is left.",
+    few=True,
 )  # fmt: skip
 
 # Peak performance.

@@ -16,7 +16,8 @@ GPU = ("gpu", "uuid")
 
 FEW, DASHBOARDS, ALL = "few", "dashboards", "all"
 SERIES_LEVELS = (FEW, DASHBOARDS, ALL)
-"""How much of a rank is shown (`--rank.series`): each level shows what the one before it does, and more."""
+"""How much of a rank, or of a GPU, is shown (`--rank.series`, `--gpu.series`): each level what the one before it does,
+and more."""
 
 
 class Dcgm(NamedTuple):
@@ -47,7 +48,10 @@ class Metric(NamedTuple):  # and not a dataclass: those cost `import tachograph`
     detail: bool | tuple[str, ...] = False
     """Hidden unless the user asks for all: the whole family, or these values of its last label."""
     few: bool = False
-    """For a rank's family: shown even with the fewest series, because a rule needs it to name who is at fault."""
+    """For a rank's or a GPU's family: shown even with the fewest series, because a rule or an alert's text needs it."""
+    normal: float | str | None = None
+    """For a GPU's family: the value, or the value of its last label, that says that nothing is amiss. With the fewest
+    series it is not shown."""
     rare: bool = False
     """For a rank's counter whose increase no rule uses: while it is 0, it is shown only at the level `all`."""
     unread: str = ""
@@ -96,6 +100,7 @@ class Rows(list[Metric]):
         vocabulary: tuple[str, ...] = (),
         detail: bool | tuple[str, ...] = False,
         few: bool = False,
+        normal: float | str | None = None,
         rare: bool = False,
         unread: str = "",
         loggable: bool = False,
@@ -105,7 +110,7 @@ class Rows(list[Metric]):
         """Add a row and return it; the common prefix is put before its name."""
         row = Metric(
             PREFIX + name, kind, unit, labels, text, values, dcgm,
-            vocabulary or values, detail, few, rare, unread, loggable, lasts, concluded,
+            vocabulary or values, detail, few, normal, rare, unread, loggable, lasts, concluded,
             name[6:] if name.startswith("train_") else "",
             labels[-1] if labels and labels[-1] not in RANK else None,
             "rank" not in labels,

@@ -100,6 +100,10 @@ RUN_RESTARTS = _row(
     "run_restarts", GAUGE, "", ("run", "attempt"),
     "Restarts of the most restarted rank on this node, with the newest attempt.",
 )  # fmt: skip
+RUN_ATTEMPT = _row(
+    "run_attempt", GAUGE, "", ("run",),
+    "Newest attempt of a living rank on this node.",
+)  # fmt: skip
 RUN_RANK_STEP = _row(
     "run_rank_step", GAUGE, "", ("run", "rank", "gpu", "uuid"),
     "This node's median step, and the steps of up to eight ranks that are more than 3 away from it.",

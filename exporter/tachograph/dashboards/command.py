@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from tachograph.servers.prometheus_api import (
     PrometheusError,
     default_url,
 )
-from tachograph.servers.server_address import server_url
+from tachograph.servers.server_address import is_loopback, listen_address, server_url
 from tachograph.text.printable import printable
 from tachograph.text.wrapping import fitted
 
@@ -61,10 +60,11 @@ def _url(text: str) -> str:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as {LISTEN}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    try:
+        host, port = listen_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+    return host or "127.0.0.1", port
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -103,7 +103,7 @@ def _announce(viewer: Viewer, prometheus: str, *, browser: bool) -> None:
     host, port = str(viewer.server_address[0]), viewer.server_address[1]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     shown = without_password(prometheus)
-    if not ipaddress.ip_address(host).is_loopback:
+    if not is_loopback(host):
         _say(f"listening on {host}: anyone who can reach it can read all data of {shown}")
     try:
         Prometheus(prometheus, timeout=3).check()

@@ -79,18 +79,24 @@ def read(prometheus: Prometheus, start: float, end: float, run: str = "") -> Rec
     """Return what is recorded between two Unix times, of one run or of all; raise PrometheusError."""
     of_run = f"run={quoted(run)}" if run else 'run!=""'
     start = end - STEP * -(-(end - start) // STEP)
-    known = [
-        at for _, samples in _asked(prometheus, "count(node:exporter_up:max)", start, end, 1800) for at, _ in samples
-    ]
     runs = _runs(prometheus, start, end, of_run)
     return Recorded(
         start=start,
         end=end,
-        first=min(known, default=None),
+        first=_first(prometheus, start, end),
         nodes=len(prometheus.values("instance", "node:exporter_up:max", start, end)),
         incidents=list(_incidents(prometheus, start, end, of_run if run else "")),
         runs=runs,
     )
+
+
+def _first(prometheus: Prometheus, start: float, end: float) -> float | None:
+    """Return when recording began, to 15 s, or None if nothing is recorded."""
+    expression = "count(node:exporter_up:max)"
+    half_hours = [at for _, samples in _asked(prometheus, expression, start, end, 1800) for at, _ in samples]
+    known = min(half_hours, default=end)
+    close = _asked(prometheus, expression, max(start, known - 1800), known + 15, 15)  # it answers in milliseconds
+    return min((at for _, samples in close for at, _ in samples), default=None)
 
 
 def _incidents(prometheus: Prometheus, start: float, end: float, selector: str) -> Iterator[NodeIncident]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from tachograph.logs.named import TOLD
+from tachograph.logs.named import LISTED, TOLD
 from tachograph.logs.nccl import CHANNEL, MARKS
 from tachograph.logs.prefilter import Prefilter
 from tachograph.signatures.table import LONGEST, table
@@ -24,7 +24,7 @@ RESTART = ("restart_count", "attempts left")
 SUMMARIES = ("(local_rank", " running at ")
 """torchrun's summary names a rank, and in the lines below it how its process ended; so does MPICH's banner."""
 ERRORS = ("error", "fatal", "critical", "exception")
-READ_WHOLE = frozenset((TRACEBACK, *PARTIAL, *RESTART, *SUMMARIES, *MARKS, TOLD))
+READ_WHOLE = frozenset((TRACEBACK, *PARTIAL, *RESTART, *SUMMARIES, *MARKS, LISTED, TOLD))
 """Texts for which a line is read to its end, whatever else stands in it."""
 
 _HEAD = 100
@@ -48,7 +48,7 @@ class KnownTexts(NamedTuple):
 def known_texts() -> KnownTexts:
     """Return all texts; raise ModuleNotFoundError without the extra `logs`."""
     rows = table().by_text
-    texts = tuple(dict.fromkeys((*rows, TRACEBACK, *SUMMARIES, *PARTIAL, *RESTART, *ERRORS, *MARKS, TOLD)))
+    texts = tuple(dict.fromkeys((*rows, TRACEBACK, *SUMMARIES, *PARTIAL, *RESTART, *ERRORS, *MARKS, LISTED, TOLD)))
     return KnownTexts(
         Prefilter([text.encode() for text in texts]),
         texts,

@@ -40,8 +40,8 @@ class LogFinding:
     `line` is the text of the first one and `rank` its rank; `line_number` counts from 1 in `file`. `time`: Unix
     seconds. `frame`: the innermost call of the program, if a traceback goes with it. `nic`: network card. `local_rank`
     counts within its node and is given where nothing says the rank. `by`: who says it (signatures.yaml). `passed`: why
-    it is no cause: possibility, warning, retry, skip, handled, or went_on. `source`: whose clock its time is of.
-    `suffered`: its rank had complained of a peer before.
+    it is no cause: possibility, warning, retry, skip, handled, went_on, or elsewhere. `source`: whose clock its time is
+    of. `suffered`: its rank had complained of a peer before.
     """
 
     name: str
@@ -72,13 +72,14 @@ class LogFinding:
 class _Group(NamedTuple):
     """Lines of one row in one attempt, those of a general row if they are worded alike. `lines`: what counts of them.
 
-    `first`: the one that came first.
+    `first`: the one that came first. `elsewhere`: all are of other nodes or jobs.
     """
 
     attempt: int
     row: int
     lines: list[Lines]
     first: Found
+    elsewhere: bool
 
 
 _Complaints = Mapping[tuple[int, int, int], int]
@@ -108,7 +109,17 @@ def _groups(reading: Reading) -> Iterator[_Group]:
         (went_on if kind.passed else failed).setdefault(group, []).append(lines)
     for group, of_group in failed.items():
         counted = of_group or went_on[group]
-        yield _Group(*group[:2], counted, _first([one for lines in counted for one in lines.first], reading.clocks))
+        among = [one for lines in counted for one in lines.first]
+        own = [one for one in among if not _is_elsewhere(one, reading)]
+        yield _Group(*group[:2], counted, _first(own or among, reading.clocks), elsewhere=not own)
+
+
+def _is_elsewhere(found: Found, reading: Reading) -> bool:
+    """Return whether a scheduler or a kernel says it of a node, or a job, that is not this one's."""
+    known = signature(found.key.row)
+    if known is None or known.by not in ("scheduler", "kernel") or reading.names.rank(found.place) is not None:
+        return False
+    return reading.job.foreign(found.key.node, found.sighting.text, reading.names.nccl)
 
 
 def _complaints(groups: Sequence[_Group], reading: Reading) -> _Complaints:
@@ -132,7 +143,7 @@ def _finding(group: _Group, reading: Reading, complaints: _Complaints) -> LogFin
     known = signature(group.row)
     category, role = (known.category, known.role) if known else ("unknown", "unknown")
     rank = reading.names.rank(first.place)
-    why = passed(first)
+    why = passed(first) or ("elsewhere" if group.elsewhere else "")
     complained_at = first.line if rank is None else complaints.get((group.attempt, first.number, rank), first.line)
     return LogFinding(
         name=known.name if known else "unknown",

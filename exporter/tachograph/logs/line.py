@@ -105,8 +105,11 @@ _ABOUT = re.compile(
     r"|srun: error: (?P<host>[\w.-]+): (?:task (?P<task>\d{1,6}): )?"
     r"|process rank (?P<noticed>\d{1,6}) with PID \d+ on node (?P<its>[\w.-]+)"
     r"|\bhost +: +(?P<on>[\w.-]+)|\bon node (?P<node>[\w.-]+)| ON (?P<job>[\w.-]+) CANCELLED"
-    r"|\b[Nn]ode failure on (?P<failed>[\w.-]+)|(?<![\w/])(?:pod|node)/(?P<pod>[\w.-]+)"
+    r"|\b[Nn]ode failure on (?P<failed>[\w.-]+)|(?:failure of|failed) node (?P<lost>[\w.-]+)"
+    r"|\b[Nn]odes?[ =](?P<down>[A-Za-z][\w.-]*(?:\[[\d,-]+\])?):? (?:not resp|unexpectedly|state|reason|Invalid)"
+    r"|(?<![\w/])(?:pod|node)/(?P<pod>[\w.-]+)"
 )
+_OF_NODES = ("at", "host", "its", "on", "node", "job", "failed", "lost", "down", "pod")
 _ABOUT_WORDS = (
     "(local_rank",
     " RUNNING AT ",
@@ -117,6 +120,10 @@ _ABOUT_WORDS = (
     "failure on ",
     "pod/",
     "node/",
+    "node ",
+    "Node ",
+    "odes ",
+    "node=",
 )
 """Of whom the summaries of torchrun, MPICH and Open MPI, and the scheduler, speak."""
 
@@ -283,7 +290,7 @@ class _Facts:
             rank = int(number)
         if about is not None and about["rank"] is None:
             self.node = next(
-                (name for name in about.group("at", "host", "its", "on", "node", "job", "failed", "pod") if name),
+                (name for name in about.group(*_OF_NODES) if name),
                 self.node,
             )
         local = self._local

@@ -10,6 +10,8 @@ from tachograph.logs.line import LogLine
 
 TOLD = "world_rank="
 """In lines of a launcher that say of each process which rank it is."""
+LISTED = "nodelist"
+"""In lines, of Slurm's or with its variables, that list the nodes of a job; in lower case."""
 
 _MAY_BE_RANK = re.compile(r"rank|[\[(<{|]|^\s*\w+:", re.IGNORECASE)
 _RANK_FIRST = re.compile(r"\W?rank\W{0,2}(\d{1,6})\W", re.IGNORECASE)
@@ -18,6 +20,8 @@ _ALIKE, _FEW = 3, 7
 """Lines in a row that name nobody new, after which one in so many is read."""
 _TOLD = re.compile(r"\bip=(?P<node>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)")
 """Ray Train, when it has started its workers."""
+_LISTED = re.compile(r"(?<![a-z])(?:SLURM_(?:JOB_)?)?NODELIST(?:=|: ?)(?P<nodes>[a-z][\w.,\[\]-]*)", re.IGNORECASE)
+_JOB = re.compile(r"\bJobId=(\d+)")
 
 _Who = TypeVar("_Who", bound=Hashable)
 
@@ -26,7 +30,8 @@ class NamedRanks:
     """Those that the lines of one stream name: ranks, local ones, nodes, processes, and which of them go together.
 
     `pairs`: ranks by node and local rank; `processes`: by node and process, None where lines contradict each other.
-    Only a launcher's own list counts: what a process relays may be of several ranks.
+    Only a launcher's own list counts: what a process relays may be of several ranks. `of_ranks`: the nodes of lines
+    that name a rank too, `placed` these ranks. `lists`: the nodes of jobs, by a job's number; "": of the job itself.
     """
 
     def __init__(self, node: str) -> None:
@@ -35,6 +40,9 @@ class NamedRanks:
         self.pairs: dict[tuple[str, int], int] = {}
         self.processes: dict[tuple[str, int], int | None] = {}
         self.nodes: set[str] = {node} if node else set()
+        self.of_ranks: set[str] = set()
+        self.placed: set[int] = set()
+        self.lists: dict[str, str] = {}
 
     def sample(self, lines: Sequence[str], parsed: Callable[[str], LogLine]) -> None:
         """Note of whom some lines are; where several in a row name nobody new, a few of the rest are read.
@@ -66,8 +74,14 @@ class NamedRanks:
                 self.pairs[line.node, line.local_rank] = line.rank
         if TOLD in line.text and (told := _TOLD.search(line.text)):
             merged(self.processes, (told["node"], int(told["pid"])), int(told["rank"]))
+        if LISTED in line.text.lower() and (listed := _LISTED.search(line.text)):
+            job = _JOB.search(line.text)
+            self.lists[job[1] if job else ""] = listed["nodes"]
         if line.node:
             self.nodes.add(line.node)
+            if line.rank is not None:
+                self.of_ranks.add(line.node)
+                self.placed.add(line.rank)
 
 
 def merged(known: dict[_Who, int | None], who: _Who, rank: int | None) -> None:

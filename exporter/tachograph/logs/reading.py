@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tachograph.logs.clocks import StepClocks, StepLines, steps_in
+from tachograph.logs.job_nodes import JobNodes
 from tachograph.logs.kinds import Found, Kinds
 from tachograph.logs.progress import ANYBODY
 from tachograph.logs.ranks import RankNames
@@ -43,6 +44,7 @@ class Reading:
 
     kinds: Kinds = field(default_factory=Kinds)
     names: RankNames = field(default_factory=RankNames)
+    job: JobNodes = field(default_factory=JobNodes)
     clocks: StepClocks = field(default_factory=StepClocks)
     problems: list[Unread] = field(default_factory=list)
     files: int = 0
@@ -77,6 +79,7 @@ class Reading:
             self.clocks.add(context.file, steps[number])
             self.names.nccl.add(scanned.nccl)
             self.names.add(context, scanned.named)
+            self.job.add(name, context, scanned.named)
             self.size += scanned.size
             self.long_lines += scanned.long_lines
             self.lost += scanned.lost

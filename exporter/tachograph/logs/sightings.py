@@ -18,6 +18,8 @@ MOST_UNKNOWN = 500
 UNKNOWN = -1
 """Stands for the row of a line that reports an error and matches none."""
 
+_OF_JOB = re.compile(r"\bJobId=\d+")
+"""Whose a line of Slurm's controller is: those of different jobs are different things."""
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+(?:\.\d+)?")
 
 
@@ -109,11 +111,14 @@ class Sightings:
 
     def keep(self, attempt: int | None, row: int, line: LogLine, number: int, beside: Beside) -> Key | None:
         """Note a line; return what it was counted as, None if there is no room for it."""
-        detail = _NUMBERS.sub("#", line.text)[:120] if row == UNKNOWN or row in self._by_wording else ""
+        of_job = _OF_JOB.search(line.text) if "JobId=" in line.text else None
+        worded = row == UNKNOWN or row in self._by_wording
+        detail = of_job[0] if of_job else _NUMBERS.sub("#", line.text)[:120] if worded else ""
         key = Key(attempt, row, line.node, line.rank, detail)
         seen = self.kept.get(key)
         if seen is None and (
-            len(self.kept) >= MOST_SIGHTINGS or (detail not in self._details and len(self._details) >= MOST_UNKNOWN)
+            len(self.kept) >= MOST_SIGHTINGS
+            or (not of_job and detail not in self._details and len(self._details) >= MOST_UNKNOWN)
         ):
             self.lost += 1
             return None
@@ -124,7 +129,8 @@ class Sightings:
             self.kept[key] = seen._replace(seen=seen.seen + 1, frame=seen.frame or beside.frame)
             return key
         self.news += 1
-        self._details.add(detail)
+        if not of_job:
+            self._details.add(detail)
         count = seen.seen + 1 if seen else 1
         text = line.text.strip()[:LONGEST]
         self.kept[key] = Sighting(number, line.time, text, count, beside.frame, line.local_rank, line.pid, beside.mood)

@@ -22,6 +22,8 @@ STEP = 5.0
 """Seconds within which two things are at once on clocks that steps compare: one rank may be ahead by a step."""
 SURVIVED = 600.0
 """Seconds of steps after what a kernel reports, after which it has ended none of them."""
+SURVIVED_LOST_NODE = 120.0
+"""Seconds of steps after a scheduler has lost a node, after which no rank was on it."""
 SILENT = 0.25
 """The largest share of ranks whose silence says something, where the others complain."""
 
@@ -69,19 +71,26 @@ def conclude(reading: Reading) -> LogVerdict:
 def _weighed(findings: Sequence[LogFinding], stepped: float | None) -> list[LogFinding]:
     """Return findings with the weight that each has beside the others.
 
-    What a kernel reports explains no failure if all ranks made steps for long after it, until `stepped`. A line that
-    has no more than the level of an error is part of what follows if its ranks complain of their peers, as others do.
+    What a kernel reports, or a scheduler of a node, explains no failure if all ranks made steps for long after it,
+    until `stepped`. A line that has no more than the level of an error is part of what follows if its ranks complain of
+    their peers, as others do.
     """
     one_attempt = len({one.attempt for one in findings}) == 1
-    otherwise = any(one.by != "kernel" and one.weight < Weight.ADVICE for one in findings)
+    survived = [
+        one_attempt and one.time is not None and (stepped or 0.0) >= one.time + _survived_after(one) for one in findings
+    ]
+    otherwise = any(
+        one.by != "kernel" and not over and one.weight < Weight.ADVICE
+        for one, over in zip(findings, survived, strict=True)
+    )
     complain: dict[int, set[int]] = {}
     for one in findings:
         if one.weight == Weight.CASCADE:
             complain.setdefault(one.attempt, set()).update(one.ranks)
     weighed: list[LogFinding] = []
-    for one in findings:
+    for one, over in zip(findings, survived, strict=True):
         weight = one.weight
-        if one.by == "kernel" and one_attempt and one.time is not None and (stepped or 0.0) >= one.time + SURVIVED:
+        if over:
             weight = max(weight, Weight.ALONE if otherwise else Weight.ADVICE)
         elif (
             weight in (Weight.REPORTED, Weight.UNKNOWN)
@@ -91,6 +100,13 @@ def _weighed(findings: Sequence[LogFinding], stepped: float | None) -> list[LogF
             weight = Weight.CASCADE if others.issuperset(one.ranks) else weight
         weighed.append(replace(one, weight=weight))
     return weighed
+
+
+def _survived_after(finding: LogFinding) -> float:
+    """Return how long all ranks must make steps after something to say that it has ended none of them."""
+    if finding.by == "kernel":
+        return SURVIVED
+    return SURVIVED_LOST_NODE if (finding.by, finding.category) == ("scheduler", "hardware") else float("inf")
 
 
 def _place(finding: LogFinding) -> tuple[str, int, str, str, int]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tachograph._version import __version__
 from tachograph.catalog import index as catalog
+from tachograph.catalog.metric import ALL
 from tachograph.node import log
 from tachograph.node.clock import Clock
 from tachograph.node.config import LIVE, Config, read_config
@@ -146,8 +147,11 @@ class Exporter:
                     raise StartError(f"web.{error}") from error
             if self._keeper is not None:
                 self._keeper.restore()  # the socket is ours, so no other exporter writes the file
-            if self._settings.get("rank.detail"):
-                _log.warning("rank.detail is deprecated and goes with the next release: use rank.series=all")
+            for shown in ("gpu", "rank"):
+                if self._settings.get(f"{shown}.detail"):
+                    _log.warning(
+                        "%s.detail is deprecated and goes with the next release: use %s.series=all", shown, shown
+                    )
             _log.info("serving", extra={"address": address})
             self._service_manager.ready()
             await self._work(stop)
@@ -321,7 +325,9 @@ async def _serve(config: Config, arguments: Sequence[str]) -> None:
     if config.gpu_enabled:
         from tachograph.node.gpu.source import GpuSource
 
-        source = GpuSource(interval=config.gpu_interval, kmsg=str(config.gpu_kmsg or ""), detail=config.gpu_detail)
+        source = GpuSource(
+            interval=config.gpu_interval, kmsg=str(config.gpu_kmsg or ""), detail=config.gpu_series == ALL
+        )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(quiet_loop(OncePerMinute(_log, time.monotonic)))

@@ -22,7 +22,7 @@ from tachograph.node.ranks.run_names import POLICIES
 from tachograph.node.unix_socket import fits
 from tachograph.node.web.readers import NO_READERS, SiteReaders, read_site_readers
 from tachograph.node.web.web_config import read_web_config
-from tachograph.servers.server_address import DEFAULT_PORT, web_socket_path
+from tachograph.servers.server_address import DEFAULT_PORT, listen_address, web_socket_path
 from tachograph.text.duration import parse
 from tachograph.text.humanize import did_you_mean
 from tachograph.wire import SOCKET_ENVIRONMENT, socket_path
@@ -43,7 +43,7 @@ class Config:
     socket_mode: int
     gpu_enabled: bool
     gpu_interval: float
-    gpu_detail: bool
+    gpu_series: str
     gpu_dcgm_names: bool
     gpu_job_mapping_dir: Path | None
     gpu_kmsg: Path | None
@@ -79,23 +79,10 @@ class Setting:
     """Whether a reload applies it; other settings need a restart."""
 
 
-def _address(text: str) -> tuple[str | None, int]:
-    host, colon, port = text.rpartition(":")
-    if not (colon and port.isascii() and port.isdecimal() and 0 <= int(port) <= 65535):
-        raise ValueError
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError  # an IPv6 address without brackets
-    if any(c.isspace() or c in "[]/" for c in host):
-        raise ValueError
-    return host or None, int(port)
-
-
 def _address_or_none(text: str) -> tuple[str, int] | None:
     if not text:
         return None
-    host, port = _address(text)
+    host, port = listen_address(text)
     if host is None or not port:
         raise ValueError
     return host, port
@@ -176,7 +163,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 SETTINGS = (
     Setting(
-        "web.listen-address", _address, "host:port, :port or [ipv6]:port, with a port from 0 to 65535",
+        "web.listen-address", listen_address, "host:port, :port or [ipv6]:port, with a port from 0 to 65535",
         f":{DEFAULT_PORT}", "Address on which to serve /metrics; port 0 takes any free port.",
     ),
     Setting(
@@ -216,9 +203,11 @@ SETTINGS = (
         "gpu.interval", _duration(0.1, 60), "a duration from 100ms to 1m, such as 1s", "1s", "Time between readings."
     ),
     Setting(
-        "gpu.detail", _truth, "true or false", "false",
-        "Show GPU metrics beyond those that alerts and dashboards use: single links, pipes, PCIe errors.",
+        "gpu.series", _one_of(SERIES_LEVELS), "one of " + ", ".join(SERIES_LEVELS), DASHBOARDS,
+        "How much of each GPU is shown. few: what alerts and their texts need, for very large runs. "
+        "dashboards: what dashboards read, too. all: everything, such as single links, pipes, PCIe errors.",
     ),
+    Setting("gpu.detail", _truth, "true or false", "false", "Deprecated: use --gpu.series=all."),
     Setting(
         "gpu.dcgm-names", _truth, "true or false", "false",
         "Also show the default metrics of dcgm-exporter under its names, for dashboards and alerts made for it.",
@@ -373,8 +362,9 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
             faults.extend(error.faults)
     if faults:
         raise ConfigError(faults)
-    if values["rank.detail"] and texts["rank.series"].where == "default":
-        values["rank.series"] = ALL
+    for shown in ("gpu", "rank"):
+        if values[f"{shown}.detail"] and texts[f"{shown}.series"].where == "default":
+            values[f"{shown}.series"] = ALL
     beside = _beside(values["socket"])
     values.update((name, path) for name, path in beside.items() if texts[name].where == "default")
     return Config(
@@ -383,7 +373,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str] | None 
         socket_mode=values["socket-mode"],
         gpu_enabled=values["gpu.enabled"],
         gpu_interval=values["gpu.interval"],
-        gpu_detail=values["gpu.detail"],
+        gpu_series=values["gpu.series"],
         gpu_dcgm_names=values["gpu.dcgm-names"],
         gpu_job_mapping_dir=values["gpu.job-mapping-dir"],
         gpu_kmsg=values["gpu.kmsg"],

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from tachograph.catalog import index as catalog
+from tachograph.catalog.metric import ALL, FEW, GPU
 from tachograph.node.clock import Clock
 from tachograph.node.config import Config
 from tachograph.node.gpu.conclusions.gpu_conclusions import GpuConclusions
@@ -36,6 +37,32 @@ _BETTER = {_HELD, *(name for listed in _STAND_INS.values() for name, _ in listed
 _STANDING_IN = {name for name, _ in _STAND_INS}
 
 _log = logging.getLogger(__name__)
+
+
+EXPLAINING: Mapping[str, tuple[str, ...]] = {
+    catalog.GPU_NVLINKS_DOWN.name: (catalog.GPU_NVLINK_LINKS.name,),
+    catalog.GPU_PCIE_SPEED.name: (
+        catalog.GPU_PCIE_WIDTH.name, catalog.GPU_PCIE_WIDTH_MAX.name, catalog.GPU_PCIE_GENERATION.name,
+        catalog.GPU_PCIE_GENERATION_MAX.name,
+    ),
+}  # fmt: skip
+"""What an alert's text reads of a GPU of which this is concluded: with the fewest series it is shown only then."""
+
+
+def fewest(samples: Sequence[Sample]) -> list[Sample]:
+    """Return what alerts and their texts need: nothing that says that all is well, no power where energy is counted."""
+    kept = [sample for sample in samples if sample.metric.labels[:2] != GPU]  # of the node
+    samples = [sample for sample in samples if sample.metric.labels[:2] == GPU]
+    counted = {labels[1] for metric, labels, _ in samples if metric is catalog.GPU_ENERGY}
+    explaining = {(name, labels[1]) for metric, labels, _ in samples for name in EXPLAINING.get(metric.name, ())}
+    for sample in samples:
+        metric, labels, value = sample
+        if not metric.few and (metric.name, labels[1]) not in explaining:
+            continue
+        if metric.normal in {value, labels[-1]} or (metric is catalog.GPU_POWER and labels[1] in counted):
+            continue
+        kept.append(sample)
+    return kept
 
 
 def shown(samples: Sequence[Sample]) -> list[Sample]:
@@ -117,7 +144,7 @@ class ShownGpus:
     def __init__(self, config: Config, source: GpuReader, clock: Clock) -> None:
         self._source = source
         self._clock = clock
-        self._detail = config.gpu_detail
+        self._level = config.gpu_series
         self._dcgm_names = config.gpu_dcgm_names
         folder = config.gpu_job_mapping_dir
         self._jobs = JobMapping(folder) if folder is not None else None
@@ -146,12 +173,17 @@ class ShownGpus:
         snapshot = self.snapshot()
         samples: list[Sample] = []
         if snapshot is not None:
-            samples += snapshot.samples if self._detail else shown(snapshot.samples)
+            samples += self._of_level(snapshot.samples)
             if self._dcgm_names:
                 samples += dcgm_samples(snapshot.samples)
         samples += self._job_samples()
         samples += self._health(snapshot)
         return samples
+
+    def _of_level(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        if self._level == ALL:
+            return samples
+        return fewest(shown(samples)) if self._level == FEW else shown(samples)
 
     def _job_samples(self) -> Iterable[Sample]:
         if self._jobs is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import socket
@@ -11,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from tachograph.preflight.finding import FAIL, Conclusion, Facts, PreflightFinding
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 from tachograph.preflight.speeds import minority
+from tachograph.servers.server_address import is_loopback
 from tachograph.text.humanize import suggestion
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
@@ -62,17 +62,13 @@ def _unresolved(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[Pre
     for rank, one in facts.items():
         if one["problem"]:
             lost.setdefault(f"MASTER_ADDR={one['address']} does not resolve on {{}}: {one['problem']}", []).append(rank)
-        elif len(set(site.node_of.values())) > 1 and any(map(_loopback, one["resolved"])):
+        elif len(set(site.node_of.values())) > 1 and any(map(is_loopback, one["resolved"])):
             lost.setdefault(
                 f"MASTER_ADDR={one['address']} is {{}}'s own loopback, and there are several nodes", []
             ).append(rank)
     for what, ranks in lost.items():
         then = "name a host that every node can resolve and reach, usually that of rank 0"
         yield PreflightFinding(FAIL, what.format(site.who(ranks)), then, tuple(ranks))
-
-
-def _loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _interfaces(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:

@@ -22,6 +22,10 @@ from tachograph.text.moments import iso, moment
 from tachograph.text.printable import printable
 from tachograph.text.wrapping import fitted
 
+SINCE = "2h"
+BEFORE_SECONDS = 60
+"""How much of the time before a young run is shown."""
+
 
 def _parser() -> CommandParser:
     parser = CommandParser(
@@ -31,7 +35,9 @@ def _parser() -> CommandParser:
         statuses={0: "written", 1: "no report can be written: the text says why", 2: "wrong arguments"},
     )
     parser.add_argument("run", metavar="RUN", help="the run, exactly as its alerts name it")
-    parser.add_argument("--since", default="2h", metavar="TIME", help="start of the window (default: %(default)s)")
+    parser.add_argument(
+        "--since", metavar="TIME", help=f"start of the window (default: {SINCE}, or where a younger run began)"
+    )
     parser.add_argument("--until", default="now", metavar="TIME", help="end of the window (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="output file; - for standard output")
     parser.add_argument(
@@ -63,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
         Prometheus(given.prometheus).check()  # with a short timeout: no answer to this, no report
         prometheus = Prometheus(given.prometheus, TIMEOUT)
         _seen(prometheus, given.run, window)
+        if given.since is None:
+            window = since_it_began(prometheus, given.run, window)
         try:
             html, fired = page(prometheus, given.run, window, now)
         except UNREADABLE as error:
@@ -84,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     first = fired.first()
     said = in_words(fired, first) if first else "no alert fired."
-    what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {humanize.short(size)}B; {said}"
+    what = f"{given.out}: {given.run}, {iso(window.start)} to {iso(window.end)}, {humanize.byte_size(size)}; {said}"
     sys.stdout.write(fitted(what) + "\n")
     return 0
 
@@ -117,14 +125,21 @@ def _as_object(given: argparse.Namespace, window: Window, size: int, fired: Fire
 def _window(parser: CommandParser, given: argparse.Namespace, now: float) -> Window:
     """Return the window of the arguments; exit with a usage error if it is not valid."""
     try:
-        since, until = moment(given.since, now), moment(given.until, now)
+        since, until = moment(given.since or SINCE, now), moment(given.until, now)
         if since >= until:
-            parser.error(f"--since {given.since} is not before --until {given.until}")
+            parser.error(f"--since {given.since or SINCE} is not before --until {given.until}")
         if since >= now:
             parser.error(f"--since {given.since} is in the future")
         return Window.between(since, min(until, now))
     except ValueError as error:
         parser.error(str(error))
+
+
+def since_it_began(prometheus: Prometheus, run: str, window: Window) -> Window:
+    """Return the window without the time in which there was no such run, in which its charts would be empty."""
+    seen = f"min_over_time(timestamp(run:ranks:count{{{matcher(run)}}})[{window.seconds}s:15s])"
+    began = min((each.value for each in prometheus.instant(seen, window.end)), default=window.start)
+    return Window.between(max(window.start, began - BEFORE_SECONDS), window.end)
 
 
 def _seen(prometheus: Prometheus, run: str, window: Window) -> None:

@@ -85,4 +85,4 @@ def _time(queries: SectionQueries, allocated: float | None) -> Iterator[tuple[st
 def _loss(queries: SectionQueries) -> Iterator[tuple[str, str]]:
     lowest, highest = (queries.number(f"{edge}_over_time(run:loss:median{{$run}}[$window])") for edge in ("min", "max"))
     if lowest is not None and highest is not None:
-        yield "Loss (median of ranks)", f"{humanize.significant(lowest)} to {humanize.significant(highest)}"
+        yield "Loss (median of ranks)", f"between {humanize.significant(lowest)} and {humanize.significant(highest)}"

@@ -8,18 +8,19 @@ unix socket where there is one: there the kernel says who asks.
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from tachograph._version import __version__
-from tachograph.servers.server_address import DEFAULT_PORT, UNIX, unix_socket_of, web_socket_path
+from tachograph.servers.server_address import DEFAULT_PORT, UNIX, is_loopback, unix_socket_of, web_socket_path
 from tachograph.text.printable import printable
 from tachograph.wire import socket_path
 
@@ -62,8 +63,8 @@ def ask(
 ) -> HttpResponse:
     """Send a request and return the response; raise HttpError.
 
-    `timeout`: seconds to connect, to the first byte, and for the whole body. `most`: bytes of the largest body that is
-    accepted. `packed`: return a body that the server sends as gzip without unpacking it.
+    `timeout`: seconds to connect, for the whole header, and for the whole body. `most`: bytes of the largest body that
+    is accepted. `packed`: return a body that the server sends as gzip without unpacking it.
     """
     handled = sys.exc_info()[1]
     try:
@@ -138,7 +139,8 @@ class _Exchange:
         self._own = unix_socket_of(self._parts) or _own_exporter(self._parts)
         if self._own is not None:
             url = urlunsplit(("http", "localhost", self._parts.path, self._parts.query, ""))
-            session.mount("http://", _through(self._own))
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _adapter(self._own))
         session.trust_env = not _is_loopback(url)
         session.verify = _authorities()
         headers = {"Accept-Encoding": "gzip", "User-Agent": f"tachograph/{__version__}"}
@@ -207,7 +209,7 @@ def _chunks(raw: urllib3.BaseHTTPResponse, timeout: float, most: int, *, packed:
 def _is_loopback(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return is_loopback(host)
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
 
@@ -228,25 +230,67 @@ def _own_exporter(url: SplitResult) -> str | None:
     return path
 
 
-def _through(path: str) -> HTTPAdapter:
-    """Return what sends requests through a unix socket."""
+def _adapter(path: str | None) -> HTTPAdapter:
+    """Return what sends requests, through a unix socket if there is a path; the header must be complete in time."""
     from requests.adapters import HTTPAdapter
-    from urllib3.connection import HTTPConnection
-    from urllib3.connectionpool import HTTPConnectionPool
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
     class Connection(HTTPConnection):
         def _new_conn(self) -> socket.socket:
+            if path is None:
+                return super()._new_conn()
             sock = socket.socket(socket.AF_UNIX)
             sock.settimeout(self.timeout)
             sock.connect(path)
             return sock
 
+        def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as urllib3 declares it
+            with _in_time(self.sock):
+                return super().getresponse()
+
+    class TlsConnection(HTTPSConnection):
+        def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as urllib3 declares it
+            with _in_time(self.sock):
+                return super().getresponse()
+
     class Pool(HTTPConnectionPool):
         ConnectionCls = Connection
 
+    class TlsPool(HTTPSConnectionPool):
+        ConnectionCls = TlsConnection
+
     adapter = HTTPAdapter()
-    adapter.poolmanager.pool_classes_by_scheme = {"http": Pool}
+    adapter.poolmanager.pool_classes_by_scheme = {"http": Pool, "https": TlsPool}
     return adapter
+
+
+@contextmanager
+def _in_time(sock: socket.socket | None) -> Iterator[None]:
+    """Have all reads together take no longer than the socket's timeout, which limits each alone; raise TimeoutError.
+
+    A server that sends a byte now and then would be waited for without an end.
+    """
+    timeout = None if sock is None else sock.gettimeout()
+    if sock is None or timeout is None:
+        yield
+        return
+    is_late = threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(timeout, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if is_late.is_set():
+            raise TimeoutError
 
 
 def _authorities() -> str | bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -46,6 +47,27 @@ def _parts(text: str) -> SplitResult:
         raise ValueError("expected HOST, HOST:PORT or a URL with http:// or https://")
     given.port  # noqa: B018 - raises ValueError for what is no port
     return given
+
+
+def listen_address(text: str) -> tuple[str | None, int]:
+    """Return host and port of host:port, :port (no host) or [ipv6]:port; raise ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal() and 0 <= int(port) <= 65535):
+        raise ValueError("expected HOST:PORT, with a port from 0 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address needs brackets: [::1]:9090")
+    if any(c.isspace() or c in "[]/" for c in host):
+        raise ValueError("expected a host name or an address before the port")
+    return host or None, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an IP address, with or without a zone, is this machine's own; raise ValueError for a name."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def web_socket_path(socket: str) -> str:

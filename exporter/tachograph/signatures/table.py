@@ -28,6 +28,8 @@ _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
 _COUNTED_NONE = re.compile(r"\b(?![A-Z]\w{0,40}(?:Error|Exception): 0$)(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
 """A counter of zero; if it counts failures, there was none. `KeyError: 0` at the end of a line is an exception."""
+_NONE_OF = re.compile(r"(?:^|[:,;(|]) ?0 (?:[a-z-]{1,20} ){0,2}(?:errors|failures|faults|timeouts)\b")
+"""A count of none that stands before what it counts."""
 _NONE = re.compile(r"[=: ]0(?![\d.%\w:])")
 """What such a counter has in it, to find at once that there is none."""
 _OF_FAILURES = re.compile(
@@ -229,6 +231,7 @@ def _without_zeros(line: str) -> str:
     """Return a line without counters that say that nothing failed."""
     if not _NONE.search(line):
         return line
+    line = _NONE_OF.sub(" ", line)
     return _COUNTED_NONE.sub(lambda match: " " if _OF_FAILURES.search(match[1]) else match[0], line)
 
 

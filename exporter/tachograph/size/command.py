@@ -66,8 +66,8 @@ def _lines(fleet: PlannedFleet, found: FleetCost) -> Iterator[str]:
     yield "Prometheus" if found.servers == 1 else "All Prometheus servers together"
     yield f"  series             {humanize.short(found.series)}"
     yield f"  samples a second   {humanize.short(found.samples_per_second)}"
-    yield f"  disk a day         {_bytes(1e9 * found.disk_gigabytes_per_day)}"
-    yield f"  memory             {_bytes(1e9 * found.gigabytes)}"
+    yield f"  disk a day         {humanize.byte_size(1e9 * found.disk_gigabytes_per_day)}"
+    yield f"  memory             {humanize.byte_size(1e9 * found.gigabytes)}"
     yield f"  processors         {max(found.cores, 0.01):.2f} cores"
     yield "Exporter, on every node"
     yield f"  processors         {found.exporter_cores:.1%} of a core"
@@ -76,9 +76,10 @@ def _lines(fleet: PlannedFleet, found: FleetCost) -> Iterator[str]:
     yield from _form(fleet, found)
     yield ""
     yield (
-        f"If every rank logged {LOGGED_METRICS} numbers {LOGGED_STEPS_PER_SECOND} times a second instead: "
+        f"For comparison: if every rank logged {LOGGED_METRICS} numbers {LOGGED_STEPS_PER_SECOND} times a second to an "
+        "experiment tracker, that would be "
         f"{_points(found.points_per_second_if_all_log)}. "
-        f"If rank 0 and one in {LOGGING_RANKS} did: {_points(found.points_per_second_if_few_log)}."
+        f"Of one rank in {LOGGING_RANKS}, it would be {_points(found.points_per_second_if_few_log)}."
     )
 
 
@@ -93,7 +94,7 @@ def _form(fleet: PlannedFleet, found: FleetCost) -> Iterator[str]:
         measured_so_far = f"with {found.measured_ranks:,} ranks" if found.measured_ranks else "with none"
         yield (
             f"One Prometheus was measured {measured_so_far} at such an interval, and with {found.largest_ranks:,} at "
-            "15s: scrape less often, and give the exporters --rank.series=few. Rules for that:"
+            "15s: scrape less often, and give the exporters --rank.series=few and --gpu.series=few. Rules for that:"
         )
         yield "  tachograph bundle --scrape-interval 15s --host-series few"
     else:
@@ -104,15 +105,8 @@ def _form(fleet: PlannedFleet, found: FleetCost) -> Iterator[str]:
         yield "  tachograph bundle --scale-out CELLS.yml --scrape-interval 15s --host-series few"
 
 
-def _bytes(size: float) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"
-
-
 def _points(points: int) -> str:
-    return f"{humanize.count(points)} points a second, {_bytes(points * BYTES_PER_POINT)}/s"
+    return f"{humanize.count(points)} points a second, {humanize.byte_size(points * BYTES_PER_POINT)}/s"
 
 
 def _whole(most: int) -> Callable[[str], int]:

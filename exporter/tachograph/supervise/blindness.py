@@ -22,6 +22,11 @@ class Blindness:
         self.is_said = False
 
     @property
+    def is_blind(self) -> bool:
+        """Whether nothing was known at the last look."""
+        return self._since is not None
+
+    @property
     def seconds(self) -> float:
         """For how long nothing has been known."""
         return 0.0 if self._since is None else self._now() - self._since

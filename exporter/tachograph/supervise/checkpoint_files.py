@@ -29,7 +29,7 @@ def main() -> None:
     what, *given = sys.argv[1:]
     if what == "check":
         path, listing, seconds = given
-        sys.stdout.write(fault(Path(path), Path(listing), float(seconds)))
+        sys.stdout.buffer.write(os.fsencode(fault(Path(path), Path(listing), float(seconds))))
         return
     for path, listing in zip(given[::2], given[1::2], strict=True):
         with suppress(OSError):  # it is not visible from here
@@ -48,9 +48,15 @@ def sizes(path: Path) -> dict[str, int]:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file that can be read; opened, as NFS may know an old one until then."""
-    with path.open("rb") as file:
-        return os.fstat(file.fileno()).st_size
+    """Return the size of a file that can be read; opened, as NFS may know an old one until then.
+
+    A pipe is not waited for.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def fault(path: Path, listing: Path, seconds: float) -> str:

@@ -28,13 +28,13 @@ from tachograph.supervise.alert_source import AlertSource, AlertSourceError, add
 from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.heartbeat import Heartbeat
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
-from tachograph.supervise.launcher import ChildCommand, Launcher, restarter
+from tachograph.supervise.launcher import ChildCommand, Launcher, nodes_needed, restarter
 from tachograph.supervise.ledger import MODES, SHADOW
 from tachograph.supervise.memory import remember
 from tachograph.supervise.observer import RunWatch
 from tachograph.supervise.permission import CONFIRMATIONS
 from tachograph.supervise.policy import Policy
-from tachograph.supervise.several_nodes import SeveralNodes
+from tachograph.supervise.several_nodes import SeveralNodes, sources_of
 from tachograph.supervise.signals import Signals
 from tachograph.supervise.slurm_job import SlurmJob, is_srun, job_nodes
 from tachograph.supervise.supervisor import Supervisor
@@ -153,6 +153,11 @@ def _supervise(words: Sequence[str]) -> int:
     if not command:
         parser.error("expected -- and the command to run")
     nodes = job_nodes() if is_srun(command) else ()
+    if not is_srun(command) and (needed := nodes_needed(command, os.environ)) > 1:
+        parser.error(
+            f"the command is one of {needed} nodes' (--nnodes, --num_machines or PET_NNODES): a run on several is "
+            "supervised with srun in a Slurm job alone. A supervisor on each would know and restart a part of the run"
+        )
     if given.spares and len(nodes) <= given.spares:
         parser.error(f"--spares {given.spares}: the command must be srun, in a Slurm job of more nodes than that")
     try:
@@ -247,8 +252,7 @@ def _launched(
         start = lambda environment: AttemptProcesses(command, environment, book.descriptor)  # noqa: E731
         return ChildCommand(start, restarter(command, os.environ)), FindingSource(address, names)
     job = SlurmJob(os.environ["SLURM_JOB_ID"], tuple(addresses), command, book.descriptor, given.spares)
-    sources = {node: FindingSource(address, names, node) for node, address in addresses.items()}
-    return job, SeveralNodes(sources, lambda: job.used)
+    return job, SeveralNodes(sources_of(addresses, names), lambda: job.used)
 
 
 def state_folder(run: str) -> Path:
@@ -342,7 +346,7 @@ def _history(words: Sequence[str]) -> int:
     except OSError as error:
         _say(f"no journal: {path}: {error.strerror or error}; --state names its folder")
         return 1
-    print(fitted(*history.lines(entries, time.time()), hang=35))
+    print(fitted(*history.lines(entries, time.time()), hang=34))  # where the texts begin
     return 0
 
 

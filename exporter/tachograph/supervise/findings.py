@@ -23,6 +23,7 @@ from tachograph.supervise.run_seen import (
     RankSeen,
     RunSeen,
     Unknown,
+    is_path,
     whole,
 )
 from tachograph.text.printable import printable
@@ -37,36 +38,32 @@ ASK_SECONDS, LOOK_SECONDS = 3.0, 10.0
 """For each part of an answer, and for all of it: one that came byte by byte would keep signals waiting."""
 
 
-class _AskedPage:
-    """A page that is asked for beside the supervisor's loop, in one thread and over one connection for all questions.
+class AskingThreads:
+    """Threads that ask exporters beside the supervisor's loop.
 
-    A thread for each question would double what one costs, as each has its own memory.
+    They stay: another one for each question would cost as much as the question.
     """
 
-    def __init__(self, url: str) -> None:
-        self._page = KeptPage(url)
-        self._questions: SimpleQueue[Future[HttpResponse]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._last: Future[HttpResponse] | None = None
+    def __init__(self, count: int = 1) -> None:
+        self._count = count
+        self._questions: SimpleQueue[tuple[KeptPage, Future[HttpResponse]]] = SimpleQueue()
+        self._are_there = False
 
-    def ask(self) -> Future[HttpResponse]:
-        """Return what will hold the answer, or what went wrong; a question that is still open is not asked again."""
+    def ask(self, page: KeptPage) -> Future[HttpResponse]:
+        """Return what will hold the answer, or what went wrong; no page may be asked twice at the same time."""
         answered: Future[HttpResponse] = Future()
-        if self._last is not None and not self._last.done():
-            answered.set_exception(HttpError("the last question is still open"))
-            return answered
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._answer, daemon=True)
-            self._thread.start()
-        self._last = answered
-        self._questions.put(answered)
+        self._questions.put((page, answered))
+        if not self._are_there:
+            self._are_there = True
+            for _ in range(self._count):
+                threading.Thread(target=self._answer, daemon=True).start()
         return answered
 
     def _answer(self) -> None:
         while True:
-            answered = self._questions.get()
+            page, answered = self._questions.get()
             try:
-                answered.set_result(self._page.ask(ASK_SECONDS, most=MOST_BYTES))
+                answered.set_result(page.ask(ASK_SECONDS, most=MOST_BYTES))
             except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
                 answered.set_exception(error)
 
@@ -77,11 +74,12 @@ class FindingSource:
     Ranks of earlier attempts are shown until their next process says hello: `begin` notes them, and they are left out.
     """
 
-    def __init__(self, address: str, names: Iterable[str], node: str = "") -> None:
+    def __init__(self, address: str, names: Iterable[str], node: str = "", *, by: AskingThreads | None = None) -> None:
         self._names, self._shown = tuple(names), without_password(address)
         self._node = node
         self._earlier: dict[int, RankSeen] = {}
-        self._asked = _AskedPage(address + PATH)
+        self._page, self._threads = KeptPage(address + PATH), by or AskingThreads()
+        self._asked: Future[HttpResponse] | None = None
         self._answered: Future[HttpResponse] = Future()
         self._until = 0.0
 
@@ -90,14 +88,22 @@ class FindingSource:
         self.ask()
         self.note_earlier()
 
-    def look(self, attempt_seconds: float) -> RunSeen | Unknown:
-        """Return what is known of the run; ranks that ended before this attempt, so many seconds ago, are left out."""
+    def look(self, attempt_seconds: float, *, in_turns: bool = False) -> RunSeen | Unknown:
+        """Return what is known of the run; ranks that ended before this attempt, so many seconds ago, are left out.
+
+        There is no other node to take turns with.
+        """
         self.ask()
         return whole(self.part(attempt_seconds))
 
     def ask(self) -> None:
         """Ask the exporter, unless the last question is still open; what it answers is taken by one of the others."""
-        self._answered, self._until = self._asked.ask(), time.monotonic() + LOOK_SECONDS
+        self._until = time.monotonic() + LOOK_SECONDS
+        if self._asked is not None and not self._asked.done():
+            self._answered = Future()
+            self._answered.set_exception(HttpError("the last question is still open"))
+            return
+        self._answered = self._asked = self._threads.ask(self._page)
 
     def note_earlier(self) -> None:
         """Take all ranks that are in the answer for those of earlier attempts."""
@@ -160,7 +166,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
     of_node = f" of {node}" if node else ""
     return RunSeen(
         name=_text(run["run"]),
-        times=(float(said["time"]),),
+        times={node: float(said["time"])},
         state=_text(run["state"]),
         world_size=int(run["world_size"]),
         seconds_without_step=_known(run["seconds_without_step"]),
@@ -190,7 +196,7 @@ def _checkpoint(said: Mapping[str, Any]) -> CheckpointSeen:
     return CheckpointSeen(
         step=int(decode_number(said["step"])),
         time=decode_number(said["time"]),
-        path="" if path.startswith(WITHHELD) else path,
+        path="" if path.startswith(WITHHELD) or not is_path(path) else path,
         is_durable=said["durable"] is True,
         is_suspect=said["suspect"] is True,
     )

@@ -5,13 +5,14 @@ It is only ever appended to, by the supervisor that holds its lock. A line that 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from tachograph.files.unreadable import UNREADABLE
 from tachograph.processes.process_tree import started_at
 from tachograph.supervise.policy import FIRST
+from tachograph.supervise.run_seen import is_path
 
 VERSION = 1
 NAME = "journal.jsonl"
@@ -34,6 +36,9 @@ BLOCK_BYTES = 1 << 16
 LAST_SECOND = 2.5e11
 """Of a time that can be written as a date, in the year 9892."""
 
+LAST_WHOLE = 1 << 63
+"""What is beyond it counts nothing, and cannot be written as a number of thousands or millions."""
+
 Entry = Mapping[str, Any]
 
 # Kinds of entries.
@@ -48,31 +53,41 @@ def _is(*kinds: type) -> Callable[[object], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-def _are(kind: type, length: int | None = None) -> Callable[[object], bool]:
+def _are(is_one: Callable[[object], bool], length: int | None = None) -> Callable[[object], bool]:
     return lambda value: (
-        isinstance(value, list)
-        and all(isinstance(each, kind) for each in value)
-        and (length is None or len(value) == length)
+        isinstance(value, list) and all(map(is_one, value)) and (length is None or len(value) == length)
     )
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < LAST_WHOLE
+
+
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+    return isinstance(value, int) and 0 <= value < LAST_WHOLE
 
 
 def _is_seconds(value: object) -> bool:
     return isinstance(value, (int, float)) and 0 <= value < LAST_SECOND
 
 
-_TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and is_path(value)
+
+
+def _is_step(value: object) -> bool:
+    return value is None or _is_whole(value)
+
+
+_TEXT = _is(str)
 _FACTS: Mapping[str, Callable[[object], bool]] = {
-    "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
-    "resume_step": _STEP, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT, "guard": _TEXT,
-    "ranks": _are(int), "step": _STEP, "text": _TEXT, "trigger": _TEXT, "action": _TEXT,
-    "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
-    "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
+    "run": _TEXT, "mode": _TEXT, "pid": _is_whole, "host": _TEXT, "started": _TEXT, "attempt": _is_whole,
+    "reason": _TEXT, "resume_step": _is_step, "over": _is(bool), "why": _TEXT, "id": _TEXT,
+    "outcome": _TEXT, "guard": _TEXT, "ranks": _are(_is_whole), "step": _is_step, "text": _TEXT, "trigger": _TEXT,
+    "action": _TEXT, "cost": _is_count, "signature": _are(_is(object), 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
+    "nodes": _are(_TEXT), "left_out": _are(_TEXT), "job": _TEXT,
     "seconds": _is_seconds, "lost_steps": _is_count, "gpus": _is_count, "verdict": _TEXT,
-    "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool), "skip": _are(int, 2),
+    "checkpoint": _is_count, "saved": _is_seconds, "path": _is_path, "suspect": _is(bool), "skip": _are(_is_whole, 2),
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
 _OPTIONAL = ("nodes", "left_out", "job", "skip", "gpus")
@@ -107,7 +122,10 @@ class Journal:
             if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
                 raise OSError(f"{NAME} is not a regular file")
             self._lock(sleep)
-            self.entries = read(self.path)
+            said = list(_said(self.path))
+            self.entries: list[Entry] = [one for one in said if _is_entry(one)]
+            if why := _why_foreign(said, self.entries):
+                raise OSError(f"{NAME} {why}")
             self._end_line()
         except BaseException:
             os.close(self.descriptor)
@@ -182,16 +200,32 @@ def is_alive(owner: Entry) -> bool:
 
 def read(path: Path) -> list[Entry]:
     """Return the entries of a journal; what is not one is left out. Raise OSError."""
-    found: list[Entry] = []
-    with path.open("rb") as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - MOST_BYTES, 0))
+    return [one for one in _said(path) if _is_entry(one)]
+
+
+def _said(path: Path) -> Iterator[Any]:
+    """Yield what each line of a file says, None for one that is no JSON. Raise OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a pipe is not waited for
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        file.seek(max(status.st_size - MOST_BYTES, 0))
         lines = file.read(MOST_BYTES).split(b"\n")
     for line in lines[:-1]:  # the last one has no end
-        with suppress(*UNREADABLE):
-            entry = json.loads(line)
-            if _is_entry(entry):
-                found.append(entry)
-    return found
+        try:
+            yield json.loads(line)
+        except UNREADABLE:
+            yield None
+
+
+def _why_foreign(said: Sequence[Any], entries: Sequence[Entry]) -> str:
+    """Return why a file with these lines and entries must not be gone on with, empty if it may be.
+
+    What a newer release has spent and left out would be forgotten, and another program's file spoilt.
+    """
+    if any(isinstance(one, dict) and isinstance(one.get("v"), int) and one["v"] > VERSION for one in said):
+        return "is of a newer release, whose entries this one does not know"
+    return "" if entries or not said else "is no journal of a supervisor"
 
 
 def owners(path: Path) -> tuple[int, int]:
@@ -199,8 +233,16 @@ def owners(path: Path) -> tuple[int, int]:
     return 0, path.stat().st_uid
 
 
-def _is_entry(said: Mapping[str, Any]) -> bool:
-    """Return whether a line is an entry with all that is needed; raise one of UNREADABLE for some that are not."""
+def _is_entry(said: Any) -> bool:  # noqa: ANN401 - whatever JSON can say
+    """Return whether a line is an entry with all that is needed."""
+    try:
+        return _has_all(said)
+    except UNREADABLE:
+        return False
+
+
+def _has_all(said: Mapping[str, Any]) -> bool:
+    """Return the same; raise one of UNREADABLE for some that are not."""
     kind = said["kind"]
     needed = _NEEDED[kind]
     if kind == INTENT:

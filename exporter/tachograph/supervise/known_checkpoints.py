@@ -112,8 +112,9 @@ class KnownCheckpoints:
         command = own_process(MODULE, "check", path, str(self._listing(step)), str(min(seconds, CHECKSUMS_SECONDS)))
         try:
             checker = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                encoding="utf-8", errors="replace",
+            )  # fmt: skip
         except OSError as error:
             return f"it cannot be looked at: {error.strerror or error}"
         assert checker.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ class Outlook:
 
 
 FT_LAUNCHER = "ft_launcher"
+MOST_DIGITS = 6
 
 
 def restarter(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -40,6 +42,21 @@ def restarter(command: Sequence[str], environment: Mapping[str, str]) -> str:
     if any(Path(word).name == FT_LAUNCHER for text in command for word in text.split()):
         return FT_LAUNCHER
     return "torchft" if environment.get("TORCHFT_LIGHTHOUSE") else ""
+
+
+NODES = re.compile(r"--(?:nnodes|num[_-]machines)(?:=|\s+)([0-9]+)(?::[0-9]+)?(?!\S)")
+"""What torchrun and accelerate are told of the number of nodes; torchrun takes a range, too."""
+
+
+def nodes_needed(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Return how many nodes a launcher in a command waits for, 1 if nothing says that there are others.
+
+    Torchrun takes from PET_NNODES, which Kubeflow's operators set, what it is not told.
+    """
+    for text in (" ".join(command), f"--nnodes {environment.get('PET_NNODES', '')}"):
+        if found := NODES.search(text):
+            return int(found[1][:MOST_DIGITS])
+    return 1
 
 
 class Launcher(Protocol):

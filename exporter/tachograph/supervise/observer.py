@@ -35,8 +35,8 @@ class RunWatch(Protocol):
     def begin(self) -> None:
         """Note that an attempt begins: what is shown now is of earlier ones."""
 
-    def look(self, attempt_seconds: float) -> RunSeen | Unknown:
-        """Return what is known of the run now."""
+    def look(self, attempt_seconds: float, *, in_turns: bool = False) -> RunSeen | Unknown:
+        """Return what is known of the run now; where nodes take turns, nothing is wrong by those that are asked."""
 
 
 Silenced = Callable[[RunFinding, RunSeen, bool], Hold | None]
@@ -109,9 +109,12 @@ class RunObserver:
         self._furthest, self._gained_at = best_step, None
         self._began, self._began_at = self._clock.monotonic(), self._clock.now()
 
-    def look(self, training: RunningAttempt, *, sure: bool = False) -> RunSeen | Unknown:
-        """Return what is known of this attempt now; if it must be `sure`, by no answer from before."""
-        seen = self._of_nodes(training)
+    def look(self, training: RunningAttempt, *, sure: bool = False, in_turns: bool = False) -> RunSeen | Unknown:
+        """Return what is known of this attempt now; if it must be `sure`, by no answer from before.
+
+        Nodes may be asked in turns while nothing is wrong.
+        """
+        seen = self._of_nodes(training, in_turns)
         if isinstance(seen, Unknown) or (alerts := self._alerts(seen, sure)) is None:
             return seen
         since = self._began_at + ATTEMPT_SECONDS
@@ -130,9 +133,9 @@ class RunObserver:
                 f"{age(ATTEMPT_SECONDS)} from now, and is left alone: compare the clock of this node with Prometheus'"
             )
 
-    def _of_nodes(self, training: RunningAttempt) -> RunSeen | Unknown:
+    def _of_nodes(self, training: RunningAttempt, in_turns: bool) -> RunSeen | Unknown:
         """Return what the exporters of its nodes conclude."""
-        seen = self._source.look(self._clock.monotonic() - self._began)
+        seen = self._source.look(self._clock.monotonic() - self._began, in_turns=in_turns)
         if isinstance(seen, Unknown):
             return seen
         if training.job:
@@ -149,16 +152,17 @@ class RunObserver:
         ours = [replace(rank, pid=str(self._processes[rank.rank].pid)) if rank.pid else rank for rank in seen.ranks]
         return replace(seen, ranks=tuple(ours))
 
-    def look_for_news(self, training: RunningAttempt) -> RunSeen | Unknown:
+    def look_for_news(self, training: RunningAttempt, *, in_turns: bool = False) -> RunSeen | Unknown:
         """Return the same, unless it is what was noted last."""
-        seen = self.look(training)
+        seen = self.look(training, in_turns=in_turns)
         if isinstance(seen, RunSeen) and self.seen is not None and not seen.follows(self.seen):
             return Unknown("the exporter gives the same answer as before: it stands still")
         return seen
 
     def note(self, seen: RunSeen) -> bool:
         """Note steps and checkpoints; return whether steps were made since the last note."""
-        before, self.seen = self.seen, seen
+        before = self.seen
+        self.seen = replace(seen, times={**({} if before is None else before.times), **seen.times})
         if self.first_step is None and (first := _first_step(seen)) is not None:
             self.first_step, self._first_seen, self._first_at = first, seen.step, self._clock.monotonic()
         if self.gains(seen):

@@ -51,6 +51,11 @@ class CurrentFinding:
         """Whether something stands still about which nothing has been done yet; what alerts say lasts for longer."""
         return self._of_nodes is not None and not self._of_nodes.is_done
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anything holds, whatever has been done about it."""
+        return self._of_nodes is not None or self._of_alerts is not None
+
     def forget(self) -> None:
         """Forget both: another attempt begins."""
         self._of_nodes = self._of_alerts = None

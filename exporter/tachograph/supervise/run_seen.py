@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +12,18 @@ from tachograph.catalog.rank import ALIVE
 
 WITHHELD = "(shown to the run's owner"
 """How a message begins that this reader may not see, the same for all of them."""
+
+
+LONGEST_PATH = 4096
+"""Bytes of a path that Linux takes, with its end."""
+
+
+def is_path(text: str) -> bool:
+    """Return whether a file can have a text for its path, or the empty one; a program cannot even be given others."""
+    try:
+        return "\0" not in text and len(os.fsencode(text)) < LONGEST_PATH
+    except UnicodeEncodeError:  # half of a character
+        return False
 
 
 @dataclass(frozen=True)
@@ -83,14 +97,14 @@ class AlertSeen:
 
 @dataclass(frozen=True)
 class RunSeen:
-    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which its nodes answered.
+    """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which these nodes answered.
 
     `checkpoints` are its last ones, the newest last; `spiked_step` is that at which the loss began to spike, once that
     does not recover; `alerts` are those that began in this attempt, None if Alertmanager is not asked or says nothing.
     """
 
     name: str
-    times: tuple[float, ...]
+    times: Mapping[str, float]
     state: str
     world_size: int
     seconds_without_step: float | None
@@ -116,8 +130,8 @@ class RunSeen:
         return any(rank.state in ALIVE for rank in self.ranks)
 
     def follows(self, before: RunSeen) -> bool:
-        """Return whether each node has concluded anew since another look at the same nodes."""
-        return all(now != then for now, then in zip(self.times, before.times, strict=False))
+        """Return whether each node that was asked has concluded anew since it answered before."""
+        return all(time != before.times.get(node) for node, time in self.times.items())
 
 
 @dataclass(frozen=True)
@@ -138,7 +152,7 @@ class Silent(Unknown):
 def nothing_seen(name: str) -> RunSeen:
     """Return a run of which no rank was ever seen."""
     return RunSeen(
-        name, (), "dead", 0, None, math.inf, None, None, (), ranks=(), problems=(), gpu_trouble=()
+        name, {}, "dead", 0, None, math.inf, None, None, (), ranks=(), problems=(), gpu_trouble=()
     )  # fmt: skip
 
 

@@ -10,33 +10,68 @@ from dataclasses import replace
 
 from tachograph.catalog.rank import ALIVE
 from tachograph.diagnosis import STATES
-from tachograph.supervise.findings import FindingSource
+from tachograph.supervise.findings import AskingThreads, FindingSource
 from tachograph.supervise.run_seen import CheckpointSeen, NotThere, RankSeen, RunSeen, Silent, Unknown, whole
+from tachograph.supervise.triggers import worst_of_nodes
 from tachograph.text.humanize import plural
+
+NODES_A_TURN = 8
+"""How many nodes are asked at a look while nothing is wrong, as each costs half a millisecond of it."""
+MOST_THREADS = 16
+"""For all nodes: that all are asked is rare, and their answers are read one after the other."""
+
+
+def sources_of(addresses: Mapping[str, str], names: Sequence[str]) -> dict[str, FindingSource]:
+    """Return the exporters at these addresses, by node, which are asked about the run of these names."""
+    threads = AskingThreads(min(len(addresses), MOST_THREADS))
+    return {node: FindingSource(address, names, node, by=threads) for node, address in addresses.items()}
 
 
 class SeveralNodes:
-    """The exporters of all nodes that an attempt may run on, asked at the same time."""
+    """The exporters of all nodes that an attempt may run on."""
 
     def __init__(self, sources: Mapping[str, FindingSource], used: Callable[[], Collection[str]]) -> None:
         """`used` returns the nodes of the attempt that runs: what others show is of an earlier one."""
         self._sources = sources
         self._used = used
+        self._parts: dict[str, RunSeen | Unknown] = {}
+        """What each node of the attempt answered last, the one that was asked first of all coming first."""
 
     def begin(self) -> None:
         """Take all ranks that any of them shows now for those of earlier attempts."""
+        self._parts = {}
         for source in self._sources.values():
             source.ask()
         for source in self._sources.values():
             source.note_earlier()
 
-    def look(self, attempt_seconds: float) -> RunSeen | Unknown:
-        """Return what is known of the run by all its nodes."""
+    def look(self, attempt_seconds: float, *, in_turns: bool = False) -> RunSeen | Unknown:
+        """Return what is known of the run by all its nodes.
+
+        Where they take turns, a few of them are asked, and what the others answered last stands for them. That shows
+        that nothing is wrong, and nothing else: otherwise all are asked at once.
+        """
         used = self._used()
-        sources = {node: source for node, source in self._sources.items() if node in used}
-        for source in sources.values():
-            source.ask()
-        return merged({node: source.part(attempt_seconds) for node, source in sources.items()})
+        if in_turns and self._parts.keys() == set(used) and len(used) > NODES_A_TURN:
+            asked = self._answers(list(self._parts)[:NODES_A_TURN], attempt_seconds)
+            others = {node: part for node, part in self._parts.items() if node not in asked}
+            seen = merged({**others, **asked})
+            if isinstance(seen, RunSeen) and not any(map(_is_wrong, (seen, *asked.values()))):
+                self._parts = {**others, **asked}
+                return replace(seen, times={node: time for node, time in seen.times.items() if node in asked})
+        self._parts = self._answers([node for node in self._sources if node in used], attempt_seconds)
+        return merged(self._parts)
+
+    def _answers(self, nodes: Collection[str], attempt_seconds: float) -> dict[str, RunSeen | Unknown]:
+        """Return what these nodes answer, which are asked at the same time."""
+        for node in nodes:
+            self._sources[node].ask()
+        return {node: self._sources[node].part(attempt_seconds) for node in nodes}
+
+
+def _is_wrong(part: RunSeen | Unknown) -> bool:
+    """Return whether something is wrong with a run, or with its part on one node."""
+    return isinstance(part, RunSeen) and worst_of_nodes(part) is not None
 
 
 def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
@@ -64,7 +99,7 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
     return whole(
         replace(
             shown[0],
-            times=tuple(time for part in shown for time in part.times),
+            times={node: time for part in shown for node, time in part.times.items()},
             state=_state([part.state for part in shown]),
             world_size=max(part.world_size for part in shown),
             seconds_without_step=min(without_step, default=None),

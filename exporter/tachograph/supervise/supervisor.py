@@ -46,8 +46,6 @@ from tachograph.text.humanize import count
 
 POLL_SECONDS = 5.0
 """How often exporters are asked: an answer costs both together 5 ms."""
-NODES_A_LOOK, LONGEST_POLL_SECONDS = 12, 10.0
-"""A run on more nodes is looked at less often in proportion, as each costs the same; at most so much less."""
 PENDING_SECONDS = 1.0
 """The same while something is wrong, since each second of waiting costs one of every GPU, and until a restart of ours
 makes steps."""
@@ -133,14 +131,8 @@ class Supervisor:
                     return status
                 is_waiting = self._pending.is_waiting
                 is_waiting |= self._memory.recovering is not None and not self._blindness.is_said
-                next_look = self._clock.monotonic() + (PENDING_SECONDS if is_waiting else self._rest_seconds())
+                next_look = self._clock.monotonic() + (PENDING_SECONDS if is_waiting else POLL_SECONDS)
         return self._after(training)
-
-    def _rest_seconds(self) -> float:
-        """Return how long no exporter is asked while nothing is wrong."""
-        seen = self._observer.seen
-        nodes = 1 if seen is None else len(seen.times)
-        return min(POLL_SECONDS * max(nodes / NODES_A_LOOK, 1.0), LONGEST_POLL_SECONDS)
 
     def _placed(self) -> int | None:
         """Have the job queued again if the attempt cannot run in it; return the exit status then."""
@@ -286,7 +278,8 @@ class Supervisor:
         """Look once, and act; return whether the attempt is over by that, and then the exit status, None for a next."""
         self._beat()
         try:
-            seen = self._observer.look_for_news(training)
+            is_quiet = not (self._pending.is_open or self._blindness.is_blind) and self._memory.recovering is None
+            seen = self._observer.look_for_news(training, in_turns=is_quiet)
             self._blindness.note(seen)
             if isinstance(seen, Unknown) or self._ends.told:
                 self._pending.withdraw("nothing is known of it now")

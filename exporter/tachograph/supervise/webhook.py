@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hmac
 import io
-import ipaddress
 import socket
 import socketserver
 import ssl
@@ -24,6 +23,7 @@ from typing import Any
 from tachograph.node.web.web_config import is_named
 from tachograph.node.web.web_config_file import WebConfigFile
 from tachograph.servers.few_connections import FewConnections
+from tachograph.servers.server_address import is_loopback, listen_address
 from tachograph.supervise.alerts import MOST_BYTES
 from tachograph.supervise.pushed_alerts import FORGED, MALFORMED, TOO_MANY, PushedAlerts
 
@@ -87,12 +87,11 @@ def read_secret(path: Path) -> bytes:
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of `PORT` on loopback, HOST:PORT or [IPv6]:PORT; raise ValueError."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16) or (colon and not host):
+    """Return host and port of PORT on loopback, HOST:PORT or [IPv6]:PORT; raise ValueError."""
+    host, port = listen_address(text if ":" in text else f"{LOOPBACK}:{text}")
+    if host is None:  # ":PORT" means all addresses elsewhere
         raise ValueError("expected PORT, HOST:PORT or [IPv6]:PORT")
-    return host or LOOPBACK, int(port)
+    return host, port
 
 
 class WebhookServer:
@@ -112,7 +111,7 @@ class WebhookServer:
         except OSError as error:
             raise WebhookError(f"{host}: {error.strerror or error}") from error
         self._family, self._place = found[0], (str(found[4][0]), port)
-        is_of_others = not ipaddress.ip_address(self._place[0].partition("%")[0]).is_loopback
+        is_of_others = not is_loopback(self._place[0])
         if is_of_others and not admission.has_tls:
             raise WebhookError(f"{host} is reached from elsewhere, and a secret can be read on its way without TLS")
         self._server: _Server | None = None

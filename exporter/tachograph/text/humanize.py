@@ -114,6 +114,14 @@ def gibibytes(size: float | None) -> str:
     return _not_finite(size) or f"{size / 2**30:.1f}"  # type: ignore[operator]  # None is not finite
 
 
+def byte_size(size: float) -> str:
+    """Return a number of bytes in three digits: `3.28 MB`, `58 kB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size / 1e3:.3g} kB"
+
+
 def celsius(degrees: float | None) -> str:
     """Return a temperature: `64 °C`."""
     return _not_finite(degrees) or f"{degrees:.0f} °C"

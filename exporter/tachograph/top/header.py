@@ -58,7 +58,7 @@ def _problems(problems: Sequence[Trouble], width: int) -> Iterator[Text]:
         first, *rest = textwrap.wrap(one.text, room, initial_indent=indent, subsequent_indent="   ") or [""]
         yield _cut(Text.assemble((badge, look), (first[len(badge) :], "bold")))
         yield from (_cut(Text(line, "bold")) for line in rest)
-        remedy = textwrap.wrap(one.remedy, room, initial_indent="   → ", subsequent_indent="     ")
+        remedy = textwrap.wrap(one.remedy, room, initial_indent="   → ", subsequent_indent="   ")  # room for an address
         yield from (_cut(Text(line, "dim")) for line in remedy)
     if (more := len(problems) - PROBLEMS_SHOWN) > 0:
         yield Text(f" and {humanize.plural(more, 'problem')} more", "yellow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -53,8 +54,12 @@ def _happened(found: Triage, prometheus: Prometheus | None) -> tuple[list[Incide
 
 
 def _safe(line: str) -> str:
-    """Return a line without control characters; `<` and `|` of names do not become markup."""
-    return printable(line).replace("<", "&lt;") if not line.startswith("    ") else printable(line)
+    """Return a line without control characters; names do not become markup, links or pictures."""
+    return (
+        printable(line)
+        if line.startswith("    ")
+        else re.sub(r"[\[\]`]", r"\\\g<0>", printable(line)).replace("<", "&lt;")
+    )
 
 
 def _lines(

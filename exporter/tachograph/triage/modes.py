@@ -29,7 +29,7 @@ class FailureMode:
 
 
 BOXES = NextCommand(
-    "tachograph blackbox capture {run}; tachograph blackbox collect {run} --out b; tachograph blackbox analyze b",
+    "tachograph blackbox capture {run}; tachograph blackbox collect --out b {run}; tachograph blackbox analyze b",
     "who holds the run up, and at which line, before a timeout ends it",
 )
 STACK = NextCommand("ssh {node} tachograph top --once", "pid and line of rank {rank}, before anyone kills it")
@@ -39,8 +39,8 @@ LOGS = NextCommand(
 KERNEL = NextCommand(
     "ssh {node} \"dmesg -T | grep -iE 'oom|xid|segfault|nfs|blocked' | tail -20\"", "what the kernel did to it"
 )
-PLACES = NextCommand("tachograph top {run} --once", "ranks and GPUs, the worst first")
-REPORT = NextCommand("tachograph report {run} --since 2h --out report.html", "the last two hours on one page")
+PLACES = NextCommand("tachograph top --once {run}", "ranks and GPUs, the worst first")
+REPORT = NextCommand("tachograph report --since 2h --out report.html {run}", "the last two hours on one page")
 SMI = NextCommand(
     "ssh {node} nvidia-smi -q -i {gpu} -d TEMPERATURE,PERFORMANCE,ECC,POWER", "its GPU: clocks, heat, errors"
 )
@@ -48,7 +48,7 @@ SMI_ALL = NextCommand("ssh {node} nvidia-smi", "the GPUs of the node, and who is
 PORTS = NextCommand('ssh {node} "ibstat; perfquery -x; ip -s link"', "the ports of the first node, and what they count")
 TARGETS = NextCommand("tachograph doctor --prometheus <URL>", "what Prometheus scrapes, and what it cannot")
 EXPORTER = NextCommand("ssh {node} journalctl -u tachograph-exporter -n 50", "why the exporter there does not answer")
-SCHEDULER = NextCommand("squeue --name {run} || kubectl get pods -A | grep {run}", "what its scheduler knows of it")
+SCHEDULER = NextCommand("squeue --name={run} || kubectl get pods -A | grep -Fe {run}", "what its scheduler knows of it")
 DISKS = NextCommand(
     "ssh {node} \"df -h; df -i; mount | grep -E 'nfs|lustre|fuse'\"", "room and mounts on a node of the run"
 )
@@ -95,7 +95,7 @@ MODES: Mapping[str, FailureMode] = {
     ),
     "not_finite": _mode(
         "the loss or the gradients are not finite",
-        NextCommand("tachograph report {run} --since 30m --out report.html", "loss and norm before the first NaN"),
+        NextCommand("tachograph report --since 30m --out report.html {run}", "loss and norm before the first NaN"),
         LOGS, SMI,
     ),
     "silent_corruption": _mode(
@@ -108,13 +108,13 @@ MODES: Mapping[str, FailureMode] = {
     "engine_down": _mode("an engine that it generates with does not answer", LOGS, PLACES, KERNEL),
     "divergence": _mode(
         "the loss diverges",
-        NextCommand("tachograph report {run} --since 6h --out report.html", "when it began, and the gradient norm"),
+        NextCommand("tachograph report --since 6h --out report.html {run}", "when it began, and the gradient norm"),
         NextCommand("tachograph logs <folder of the run's logs>", "what the loop logged at the first bad step"), PLACES,
     ),
     "loss_spike": _mode("a loss spike, which most often heals by itself", PLACES, REPORT, LOGS),
     "plateau": _mode(
         "the loss does not move",
-        NextCommand("tachograph report {run} --since 24h --out report.html", "loss and norm since the last resume"),
+        NextCommand("tachograph report --since 24h --out report.html {run}", "loss and norm since the last resume"),
         LOGS, PLACES,
     ),
     "validation": _mode("the validation loss is off", REPORT, LOGS, PLACES),
@@ -158,7 +158,9 @@ MODES: Mapping[str, FailureMode] = {
     "rank_left": _mode("a rank has left, and the others go on", LOGS, SCHEDULER, PLACES),
     "not_requeued": _mode("it was stopped and has not come back", SCHEDULER, LOGS, REPORT),
     "ended_early": _mode("it ended before its last step", LOGS, SCHEDULER, REPORT),
-    "name_shared": _mode("two jobs share its name", SCHEDULER, PLACES, TARGETS),
+    "name_shared": _mode(
+        "it has too many ranks: two jobs of one name, or an attempt that did not end", SCHEDULER, PLACES, TARGETS
+    ),
     "misuse": _mode("its script misuses the recorder", LOGS, PLACES, EXPORTER),
     "blind": _mode("part of it is not visible; that says nothing about the run", TARGETS, EXPORTER, PLACES),
     "unsupervised": _mode(
@@ -177,10 +179,22 @@ MODES: Mapping[str, FailureMode] = {
 }  # fmt: skip
 
 
+_OPERAND = re.compile(r"(?<!=)(?<!-Fe )\{(run|node)\}")
+
+
 def next_commands(mode: str, known: Mapping[str, str]) -> tuple[NextCommand, ...]:
-    """Return the three commands of a mode, filled with what is known of `run`, `rank`, `node`, `gpu` and `pid`."""
+    """Return the three commands of a mode, filled with what is known of `run`, `rank`, `node`, `gpu` and `pid`.
+
+    Anybody on a node may name a run, also like an option, and the commands are pasted into a shell.
+    """
+
+    def operand(found: re.Match[str]) -> str:
+        return f"-- {found[0]}" if known.get(found[1], "").startswith("-") else found[0]
 
     def fill(text: str, form: Callable[[str], str]) -> str:
         return re.sub(r"\{(\w+)\}", lambda one: form(known[one[1]]) if known.get(one[1]) else f"<{one[1]}>", text)
 
-    return tuple(NextCommand(fill(one.command, shlex.quote), fill(one.why, str)) for one in MODES[mode].next)
+    return tuple(
+        NextCommand(fill(_OPERAND.sub(operand, one.command), shlex.quote), fill(one.why, str))
+        for one in MODES[mode].next
+    )

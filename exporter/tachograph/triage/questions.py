@@ -62,7 +62,7 @@ def _progress(facts: Facts) -> Iterator[str]:
         )
     if (overdue := facts.figure("run:overdue_seconds:min")) is not None:
         phases = ", ".join(f"{count:,.0f} in {phase}" for phase, count in facts.by("phase_ranks", "phase").items())
-        yield f"overdue, {humanize.age(overdue)} without a step; ranks are {phases or 'unknown'}"
+        yield f"overdue, {humanize.age(overdue)} without a step; ranks by phase: {phases or 'unknown'}"
     if roles := facts.named("waits_for", "run"):
         yield f"it waits for {humanize.listed(roles, MOST_NAMED)}, which hangs"
     for one in facts.rows("stalled"):
@@ -245,7 +245,7 @@ QUESTIONS = (
     TriageQuestion(kinds.NUMBERS, "Are its numbers finite, and equal where they must be?", _numbers),
     TriageQuestion(kinds.LEARNING, "Does the loss move as it should?", _learning),
     TriageQuestion(kinds.SPEED, "Are steps as fast as they were?", _speed),
-    TriageQuestion(kinds.DATA, "Do data come in time?", _data),
+    TriageQuestion(kinds.DATA, "Does its data arrive in time?", _data),
     TriageQuestion(kinds.NETWORK, "Do links and collectives carry what they should?", _network),
     TriageQuestion(kinds.MEMORY, "Does memory suffice?", _memory),
     TriageQuestion(kinds.CHECKPOINTS, "Are checkpoints fresh?", _checkpoints),

@@ -264,7 +264,7 @@ class AttemptRanks:
         cycles = self._attempt.cycles_of(rank)
         worked = self._worked[int(completed == self._attempt.cycles)].tolist()
         if rank in self._attempt.aside.before:
-            worked = [steps * completed / (self._attempt.cycles - 1) for steps in worked]
+            worked = [steps * completed / max(self._attempt.cycles - 1, 1) for steps in worked]
         drawn = position.place[rank] > DATA and rank not in self._skipping
         own: dict[str, object] = {
             "steps_total": completed,

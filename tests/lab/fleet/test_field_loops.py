@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tachograph_lab.scenario import Fleet, Pause, StepTimes
-from tachograph_lab.scenario.faults import Gil, PauseOnce, Slowing, Stuck, TakingTurns
+from tachograph_lab.scenario.faults import Gil, PauseOnce, PlannedRestart, Slowing, Stuck, TakingTurns
 from tachograph_lab.scenario.random_scenario import step_times
 
 Play = Callable[..., Any]
@@ -49,6 +49,16 @@ def test_a_pause_holds_everyone_up_once(play: Play, phase: str, shown: str) -> N
     assert played.rank("train_steps_total", 2) >= steps + 10
     usual = phases(play(until=70, **QUIET), 2)[shown]
     assert phases(played, 2)[shown] - usual == pytest.approx(20, abs=0.5)
+
+
+def test_a_rank_is_aside_from_the_first_step_of_an_attempt(play: Play) -> None:
+    """A pause alone goes on in the next attempt, whose steps the rank has no part in: it has done no work there."""
+    aside = PauseOnce(at=20, lasts=100, ranks=(2,), phase="eval", alone=True)
+    played = play(aside, PlannedRestart(at=40, takes=5), until=45, **QUIET)
+    for second in range(46, 80):
+        played.until(second)
+    assert played.rank("train_steps_total", 2) == played.rank("train_tokens_total", 2) == 0
+    assert played.rank("train_steps_total", 3) > 0
 
 
 def test_a_pause_in_the_start_comes_with_the_first_step(play: Play) -> None:

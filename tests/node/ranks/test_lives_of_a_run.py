@@ -73,6 +73,16 @@ def test_a_second_life_counts_its_restart_and_its_rework(exporter: Any) -> None:
     assert 4 * STEP_SECONDS <= both["productive"] - first["productive"] <= trained - 3 * STEP_SECONDS
     assert begins_again - ended <= both["restart"] <= began_again - ends
     assert exporter.scrape().value("run_restarts", run="twice", attempt=1) == 1
+    assert exporter.scrape().value("run_attempt", run="twice") is None
+
+
+def test_the_newest_attempt_is_that_of_the_living(exporter: Any) -> None:
+    """A rank of a later attempt that has ended does not count: those left over from the one before are on their own."""
+    with life(exporter, "kept", 0, 1):
+        with life(exporter, "kept", 1, 2):
+            exporter.eventually(lambda: exporter.scrape().value("run_attempt", run="kept") == 2)
+        exporter.eventually(lambda: exporter.scrape().value("run_attempt", run="kept") == 1)
+        assert exporter.scrape().value("run_restarts", run="kept", attempt=2) is not None
 
 
 def test_ranks_of_a_run_share_a_sum(exporter: Any) -> None:

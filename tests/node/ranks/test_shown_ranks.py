@@ -92,10 +92,10 @@ def test_what_no_rule_takes_the_increase_of_is_shown_once_it_is_above_zero(expor
 
 def test_few_shows_what_names_who_is_at_fault(exporter_with: Any) -> None:
     """At the lowest level stand the families marked `few` alone, for a rank that runs."""
-    few = {row.name for row in catalog.METRICS if row.few}
+    few = {row.name for row in catalog.METRICS if row.few and row.labels[:2] == catalog.RANK}
     usual = {name for name, *_ in of_rank(exporter_with("--rank.series=few"))}
     assert usual == few & {name for name, *_ in of_rank(exporter_with())}
-    assert all(row.labels[:2] == catalog.RANK and row.level == "few" for row in catalog.METRICS if row.few)
+    assert all(row.labels[:2] in {catalog.RANK, catalog.GPU} for row in catalog.METRICS if row.few)
 
 
 def test_few_shows_how_long_a_frozen_rank_is_silent(exporter_with: Any, hand: Any) -> None:

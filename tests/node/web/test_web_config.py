@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 from tachograph.node.config_file import ConfigError
-from tachograph.node.web.web_access import MOST_CHECKS, is_loopback
+from tachograph.node.web.web_access import MOST_CHECKS, is_local
 from tachograph.node.web.web_config import WebConfig, read_web_config
 from tachograph_lab.processes import Children, free_port
 from tests.node.web.conftest import Certificates
@@ -323,7 +323,7 @@ def test_what_a_good_file_gives(certificates: Certificates, tmp_path: Path, hash
 )  # fmt: skip
 def test_who_is_on_this_machine(peer: object, local: bool) -> None:
     """Loopback is; every other address is not, however it is written."""
-    assert is_loopback(peer) is local
+    assert is_local(peer) is local
 
 
 def test_what_a_rank_said_last(exporter_at: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tachograph.blackbox.served import LARGEST_RAS
 from tachograph.node.evidence.tcp_owner import peer_uid
-from tachograph.node.web.web_access import is_loopback
+from tachograph.servers.server_address import is_loopback
 from tachograph.text.printable import printable
 
 SECONDS = 15.0
@@ -85,7 +85,7 @@ async def _ask(host: str, port: int, owner: int | None) -> RasAnswer:
 def _check_owner(sock: socket.socket, owner: int | None) -> None:
     """Raise RasError if what has answered is on this machine and of another user: anybody can listen there."""
     here, there = sock.getsockname(), sock.getpeername()
-    if not is_loopback(there) and here[0] != there[0]:
+    if not is_loopback(there[0]) and here[0] != there[0]:
         return
     uid = peer_uid(here, there)
     if uid is None:

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
 
+from tachograph.servers.server_address import is_loopback
+
 MOST_CHECKS = 8
 """Passwords waiting to be checked, one per address: a check takes 50 ms of a core at bcrypt's cost 10."""
 REST = 3
@@ -87,7 +89,7 @@ def is_rebound(request: web.Request, names: Collection[str]) -> bool:
     So does a browser with a page of another site whose name resolves to loopback, with any header such a page likes.
     """
     given = request.headers.get("Host", "")
-    if not given or request.transport is None or not is_loopback(request.transport.get_extra_info("peername")):
+    if not given or request.transport is None or not is_local(request.transport.get_extra_info("peername")):
         return False
     host = given
     try:
@@ -104,10 +106,6 @@ def _is_named(host: str, name: str) -> bool:
     return name != "" and (host == name.lower() or host.startswith(f"{name.lower()}."))
 
 
-def is_loopback(peer: object) -> bool:
+def is_local(peer: object) -> bool:
     """Return whether a transport's peer has a loopback address."""
-    if not isinstance(peer, tuple):
-        return False
-    address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return isinstance(peer, tuple) and is_loopback(str(peer[0]))

@@ -1,4 +1,4 @@
-"""Who is there, in which state, at which step, when one of them last made one, and how often they were restarted."""
+"""Who is there, in which state and attempt, at which step, when it was made, and how often they were restarted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tachograph.node.samples import Sample
 
 
 def presence(view: RunView) -> Iterator[Sample]:
-    """Yield the ranks by state, restarts, the step that the furthest is at, and when one was last made."""
+    """Yield the ranks by state, restarts, the attempt, the step that the furthest is at, and when one was last made."""
     states = Counter({"running": 0})
     states.update(view.states.values())
     for state in catalog.STATES:
@@ -20,6 +20,8 @@ def presence(view: RunView) -> Iterator[Sample]:
             yield Sample(catalog.RUN_RANKS, (view.run, state), states[state])
     attempt = max(rank.hello.attempt for rank in view.states)
     yield Sample(catalog.RUN_RESTARTS, (view.run, str(attempt)), max(rank.restarts for rank in view.states))
+    if view.alive:
+        yield Sample(catalog.RUN_ATTEMPT, (view.run,), max(rank.hello.attempt for rank in view.alive))
     if view.progress is not None:
         yield Sample(catalog.RUN_PROGRESS, (view.run,), wall_of(view.progress, view.now, view.wall))
     if view.train_step is not None:
