@@ -80,8 +80,19 @@ class Site:
 
 
 @pytest.fixture
-def site(exporter_at: Callable[..., Any], certificates: Certificates, tmp_path: Path) -> Callable[[str], Site]:
-    return lambda text: Site(exporter_at, certificates, tmp_path, text)
+def site(
+    exporter_at: Callable[..., Any], certificates: Certificates, tmp_path: Path
+) -> Iterator[Callable[[str], Site]]:
+    """Start exporters, which end with the test and not with the module: each ticks twenty times a second."""
+    started: list[Site] = []
+
+    def start(text: str) -> Site:
+        started.append(Site(exporter_at, certificates, tmp_path, text))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.exporter.end()
 
 
 TLS = "tls_server_config: {cert_file: server.pem, key_file: server.key"
@@ -354,10 +365,15 @@ def test_ready_looks_at_the_socket(exporter_at: Callable[..., Any]) -> None:
             with error:
                 return error.code, error.read().decode()
 
+    def leads_nowhere() -> bool:
+        exporter.socket.unlink(missing_ok=True)  # the exporter opens it again at its next tick
+        return ready()[0] == 503
+
     assert ready() == (200, "")
-    exporter.socket.unlink()
-    assert ready()[0] == 503
-    exporter.socket.write_text("mine")
+    exporter.eventually(leads_nowhere)
+    mine = exporter.folder / "mine"
+    mine.write_text("mine")
+    mine.replace(exporter.socket)
     status, words = ready()
     assert status == 503
     assert str(exporter.socket) in words
