@@ -44,6 +44,10 @@ SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RE
 CHECKPOINT, IGNORED = "checkpoint", "ignored"
 
 
+MOST_WHOLE = 2**53
+"""Beyond it a whole number is none that was counted, and may be too large for a float."""
+
+
 def _is(*kinds: type) -> Callable[[object], bool]:
     return lambda value: isinstance(value, kinds)
 
@@ -56,23 +60,39 @@ def _are(kind: type, length: int | None = None) -> Callable[[object], bool]:
     )
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and abs(value) <= MOST_WHOLE
+
+
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+    return isinstance(value, int) and 0 <= value <= MOST_WHOLE
+
+
+def _is_step(value: object) -> bool:
+    return value is None or _is_whole(value)
+
+
+def _are_whole(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_whole, value))
+
+
+def _is_span(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _are_whole(value)
 
 
 def _is_seconds(value: object) -> bool:
     return isinstance(value, (int, float)) and 0 <= value < LAST_SECOND
 
 
-_TEXT, _WHOLE, _STEP = _is(str), _is(int), _is(int, type(None))
+_TEXT = _is(str)
 _FACTS: Mapping[str, Callable[[object], bool]] = {
-    "run": _TEXT, "mode": _TEXT, "pid": _WHOLE, "host": _TEXT, "started": _TEXT, "attempt": _WHOLE, "reason": _TEXT,
-    "resume_step": _STEP, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT, "guard": _TEXT,
-    "ranks": _are(int), "step": _STEP, "text": _TEXT, "trigger": _TEXT, "action": _TEXT,
+    "run": _TEXT, "mode": _TEXT, "pid": _is_whole, "host": _TEXT, "started": _TEXT, "attempt": _is_whole,
+    "reason": _TEXT, "resume_step": _is_step, "over": _is(bool), "why": _TEXT, "id": _TEXT, "outcome": _TEXT,
+    "guard": _TEXT, "ranks": _are_whole, "step": _is_step, "text": _TEXT, "trigger": _TEXT, "action": _TEXT,
     "cost": _is_count, "signature": _are(object, 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
     "nodes": _are(str), "left_out": _are(str), "job": _TEXT,
     "seconds": _is_seconds, "lost_steps": _is_count, "gpus": _is_count, "verdict": _TEXT,
-    "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool), "skip": _are(int, 2),
+    "checkpoint": _is_count, "saved": _is_seconds, "path": _TEXT, "suspect": _is(bool), "skip": _is_span,
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
 _OPTIONAL = ("nodes", "left_out", "job", "skip", "gpus")
