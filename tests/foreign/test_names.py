@@ -160,6 +160,15 @@ def test_top_of_a_node(answering: Callable[..., str], run: Callable[..., Said]) 
     assert facts["runs"][0]["name"] == facts["ranks"][0]["phase"] == facts["gpus"][0]["name"] == HOSTILE
 
 
+def test_top_of_a_node_whose_run_has_no_name(answering: Callable[..., str], run: Callable[..., Said]) -> None:
+    """Something else than a text in its place is shown as one."""
+    judged = json.loads(conclusions())
+    judged["runs"].append(judged["runs"][0] | {"run": True})
+    status, out, error = run("top", "--once", "--interval", "0.2", "--exporter", served(answering, json.dumps(judged)))
+    assert (status, error) == (0, "")
+    assert "True" in out
+
+
 def test_top_of_a_run(prometheus: Callable[..., str], run: Callable[..., Said]) -> None:
     """The same through Prometheus, whose alerts, nodes, states and runs are others' names, too."""
     url = prometheus()

@@ -215,6 +215,7 @@ def test_an_entry_that_lacks_something_is_none(tmp_path: Path) -> None:
         for name in set(line) - {"v", "time"}:
             bad += [{key: value for key, value in line.items() if key != name}, line | {name: {}}]
             bad += [line | {name: [[]]}]
+            bad += [line | {name: 10**400}] if isinstance(line[name], int) and line[name] is not False else []
     bad += [line | {"cost": -1} for line in lines if "cost" in line]  # which would give a budget back
     path.write_text("".join(f"{json.dumps(line)}\n" for line in bad) + "[" * 100_000 + "\n")
     assert journal.read(path) == []

@@ -36,8 +36,8 @@ BLOCK_BYTES = 1 << 16
 LAST_SECOND = 2.5e11
 """Of a time that can be written as a date, in the year 9892."""
 
-LAST_WHOLE = 1 << 63
-"""What is beyond it counts nothing, and cannot be written as a number of thousands or millions."""
+MOST_WHOLE = 1 << 53
+"""A whole number beyond it was not counted, and may be too large for a float."""
 
 Entry = Mapping[str, Any]
 
@@ -60,11 +60,11 @@ def _are(is_one: Callable[[object], bool], length: int | None = None) -> Callabl
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and abs(value) < LAST_WHOLE
+    return isinstance(value, int) and abs(value) <= MOST_WHOLE
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value < LAST_WHOLE
+    return isinstance(value, int) and 0 <= value <= MOST_WHOLE
 
 
 def _is_seconds(value: object) -> bool:

@@ -106,7 +106,7 @@ class NodeSource:
         before = self._answers[0] if self._answers else judged
         seconds = judged["time"] - before["time"]
         runs = [node_rows.run(each, before) for each in judged["runs"]]
-        ranks = [node_rows.rank(run["run"], each) for run in judged["runs"] for each in run["ranks"]]
+        ranks = [node_rows.rank(str(run["run"]), each) for run in judged["runs"] for each in run["ranks"]]
         gpus = [node_rows.gpu(each, ranks, before, seconds) for each in judged["gpus"]]
         blind = judged["unreadable"]
         self._answers.append(judged)
