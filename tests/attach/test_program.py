@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,34 @@ def test_a_module_is_what_it_is_without_us(script: Path) -> None:
     assert without.stdout
     assert under.stdout == without.stdout
     assert under.returncode == 0
+
+
+FACTS = """
+import sys
+print(sys.argv, sys.path[0], __name__, __file__, repr(__package__), type(__loader__).__name__)
+print(__spec__.name, __spec__.origin, __cached__)
+import other
+"""
+
+
+@pytest.mark.parametrize("name", ["folder", "app.pyz"])
+def test_a_folder_and_an_archive_are_what_they_are_without_us(name: str, script: Path) -> None:
+    """Python runs the `__main__` in them, with the others in them beside it, and says so where there is none."""
+    folder = script.parent
+    (folder / "other.py").write_text("print(__name__, 'tachograph' in __file__)")
+    for text in (None, FACTS, "raise KeyError(1)"):
+        if text is not None:
+            (folder / "__main__.py").write_text(text)
+        with zipfile.ZipFile(folder.parent / "app.pyz", "w") as archive:
+            for file in folder.glob("*.py"):
+                archive.write(file, file.name)
+        without = python(name, "a", folder=folder.parent)
+        under = python(*RUN, name, "a", folder=folder.parent)
+        assert (under.returncode, under.stdout) == (without.returncode, without.stdout)
+        said = re.sub(r'  File "[^"]*runpy[^"]*", .*\n(    .*\n)?', "", without.stderr)  # ours is another
+        if text is None:
+            said = said.replace(sys.executable, "tachograph run")
+        assert as_without(under.stderr) == as_without(said)
 
 
 @pytest.mark.parametrize(

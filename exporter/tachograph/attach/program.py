@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import InspectLoader
@@ -11,6 +12,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoade
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import cast
+from zipimport import zipimporter
 
 
 class NotFoundError(Exception):
@@ -50,18 +52,22 @@ class Program:
 
 
 def script(path: str) -> Program:
-    """Return the program in a file, or in the `__main__.py` of a folder."""
-    file = Path(path, "__main__.py") if Path(path).is_dir() else Path(path)
+    """Return the program in a file, or in the `__main__` of a folder or a zip archive."""
+    place = os.path.abspath(path)  # noqa: PTH100 - as Python names it: links are not followed
+    importer = pkgutil.get_importer(place)
+    if importer is not None:
+        spec = importer.find_spec("__main__")
+        if spec is None:
+            raise NotFoundError(f"can't find '__main__' module in {place!r}", 1)
+        return _importable("__main__", spec, path, place)
     try:
-        source = file.read_bytes()
+        source = Path(path).read_bytes()
     except OSError as error:
         raise NotFoundError(f"can't open file {path!r}: {error.strerror}", 2) from error
-    name = os.path.abspath(file)  # noqa: PTH100 - as Python names it: links are not followed
-    module = _main(name, None)
-    module.__loader__ = SourceFileLoader("__main__", name)
-    folder = os.path.realpath(path) if file != Path(path) else str(Path(os.path.realpath(path)).parent)
-    text = source.decode("utf-8", "replace")
-    return Program(lambda: compile(source, name, "exec", dont_inherit=True), module, path, folder, text)
+    module = _main(place, None)
+    module.__loader__ = SourceFileLoader("__main__", place)
+    folder, text = str(Path(os.path.realpath(path)).parent), source.decode("utf-8", "replace")
+    return Program(lambda: compile(source, place, "exec", dont_inherit=True), module, path, folder, text)
 
 
 def module(name: str) -> Program:
@@ -74,13 +80,21 @@ def module(name: str) -> Program:
             spec = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
         raise NotFoundError(f"No module named {name}: {error}", 1) from error
-    if spec is None or not isinstance(spec.loader, InspectLoader):
+    if spec is None:
         raise NotFoundError(f"No module named {name}", 1)
+    return _importable(name, spec, spec.origin or name, str(Path.cwd()))
+
+
+def _importable(name: str, spec: ModuleSpec, argument: str, folder: str) -> Program:
+    """Return the program that is a module: its loader has the code."""
     loader, file = spec.loader, spec.origin or name
-    if isinstance(loader, ExtensionFileLoader):
+    if not isinstance(loader, (InspectLoader, zipimporter)) or isinstance(loader, ExtensionFileLoader):
         raise NotFoundError(f"No code object available for {name}", 1)
-    main, folder = _main(file, spec), str(Path.cwd())
-    return Program(lambda: cast("CodeType", loader.get_code(name)), main, file, folder, loader.get_source(name) or "")
+    try:
+        text = loader.get_source(name) or ""
+    except (ImportError, SyntaxError, UnicodeDecodeError):
+        text = ""  # it says itself what is wrong with it
+    return Program(lambda: cast("CodeType", loader.get_code(name)), _main(file, spec), argument, folder, text)
 
 
 def _main(file: str, spec: ModuleSpec | None) -> ModuleType:
