@@ -86,6 +86,8 @@ STORIES: Mapping[str, Story] = {
     "34b": Story("monitoring", "blind"),
     "35a": Story("software", "rank_died"),
     "35b": Story("data", "communication_stall"),
+    "35c": Story("configuration", "name_shared"),
+    "35d": Story("data", "communication_stall"),
     "36": Story("storage", "unsaved"),
     "37": Story("software", "frozen"),
     "38a": Story("network", "slow_collectives"),

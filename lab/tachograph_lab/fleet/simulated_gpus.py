@@ -16,7 +16,7 @@ import numpy as np
 
 from tachograph.catalog import index as catalog
 from tachograph.catalog.metric import Metric
-from tachograph.node.peaks import achievable_of, dtype_of, peaks_of
+from tachograph.node.peaks import dtype_of, peaks_of
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
 from tachograph.node.xid import xid_table
 from tachograph_lab.scenario import Fleet, Scenario
@@ -236,8 +236,6 @@ class SimulatedGpus:
             (catalog.GPU_NVLINK_LINKS_ACTIVE, (), 18.0),
             (catalog.GPU_FABRIC_READY, (), 1.0),
             *((catalog.GPU_NVLINK_ERRORS, (error,), 0.0) for error in ("crc_flit", "replay", "recovery")),
-            *((catalog.GPU_PEAK_FLOPS, (dtype,), flops) for dtype, flops in self._peaks.items()),
-            *((catalog.GPU_ACHIEVABLE_FLOPS, (dtype,), flops) for dtype, flops in achievable_of(identity.name).items()),
         ]
         yield from (Sample(metric, (*gpu, *labels), value) for metric, labels, value in rows)
 

@@ -513,6 +513,30 @@ def test_a_handler_of_sigusr2_stays(exporter: Any, start: Start, taken: str, whe
     assert exporter.frames("box") == []
 
 
+@pytest.mark.parametrize("taken", ["", TAKEN["C"]])
+def test_a_signal_that_comes_when_it_is_given_back_ends_no_training(start: Start, taken: str) -> None:
+    """In the moment in which neither our handler has it nor the one that is there without us."""
+    process = start(
+        HELD
+        + """
+import faulthandler
+plain = faulthandler.unregister
+def unregister(number):
+    plain(number)
+    signal.raise_signal(signal.SIGUSR2)
+    say("given back")
+while not caught(): time.sleep(0.01)
+faulthandler.unregister = unregister
+"""
+        + taken
+        + "\nrecorder.close()\nsay('alive')",
+        TACHOGRAPH_BLACKBOX="1",
+    )
+    process.hear("given back")
+    process.hear("alive")
+    assert process.end() == (0, "")
+
+
 def test_a_handler_that_comes_at_the_same_moment_stays(exporter: Any, start: Start) -> None:
     """Though it comes after the look whether there is one: in C, of a thread that runs meanwhile."""
     process = start(

@@ -133,7 +133,7 @@ def test_a_driver_that_answers_for_no_gpu_gets_a_new_worker_in_the_end(
     node: Any, a_source: Sources, logged: Logged
 ) -> None:
     """All GPUs hung for the limit: killed, counted, started afresh; every GPU is down as hung all along."""
-    source = a_source(silence_limit=0.8, hasty=True)
+    source = a_source(silence_limit=2.0, hasty=True)
 
     async def check() -> None:
         await source.until(source.all_up)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 _STATUS = "/proc/thread-self/status"
 _FIELDS = ("SigBlk:", "SigIgn:", "SigCgt:")
@@ -31,6 +32,7 @@ class Actions:
 
         self._ctypes = ctypes
         self._call = ctypes.PyDLL(None, use_errno=True).sigaction
+        self._address_bytes = ctypes.sizeof(ctypes.c_void_p)
 
     def of(self, number: int) -> bytes:
         """Return what the signal does."""
@@ -40,7 +42,12 @@ class Actions:
 
     def handler(self, number: int) -> bytes:
         """Return the address of the function that handles the signal."""
-        return self.of(number)[: self._ctypes.sizeof(self._ctypes.c_void_p)]
+        return self.of(number)[: self._address_bytes]
+
+    def ignoring(self, action: bytes) -> bytes:
+        """Return this action with the signal ignored."""
+        size = self._address_bytes
+        return int(signal.SIG_IGN).to_bytes(size, sys.byteorder) + action[size:]
 
     def put(self, number: int, action: bytes) -> None:
         """Have the signal do what `of` once returned."""

@@ -27,7 +27,14 @@ class SignalDump:
             file = _File(self.descriptor.number)
             if any(self._actions.handler(number)):  # what `is_free` reads lets other threads run; from here none does
                 raise ValueError(f"signal {number} was taken at this moment")
-            faulthandler.register(number, file=file, all_threads=all_threads, chain=False)
+            self._before = self._actions.of(number)
+            # `unregister` leaves this behind for a moment, in which the signal must not end the process.
+            self._actions.put(number, self._actions.ignoring(self._before))
+            try:
+                faulthandler.register(number, file=file, all_threads=all_threads, chain=False)
+            except BaseException:
+                self._actions.put(number, self._before)
+                raise
         except BaseException:
             self.descriptor.close()
             raise
@@ -52,10 +59,9 @@ class SignalDump:
         import faulthandler
 
         if self._is_registered:
-            current, is_ours = self._actions.of(self._number), self._has_signal
+            following = self._before if self._has_signal else self._actions.of(self._number)
             faulthandler.unregister(self._number)
-            if not is_ours:
-                self._actions.put(self._number, current)
+            self._actions.put(self._number, following)
         self.descriptor.close()
 
 
