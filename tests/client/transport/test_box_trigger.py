@@ -492,10 +492,12 @@ faulthandler.register(signal.SIGUSR2, file=pipe[1], all_threads=False)
 def test_a_handler_of_sigusr2_stays(exporter: Any, start: Start, taken: str, when: str) -> None:
     """Whether it was there before or came after, also when the recorder is closed."""
     again = "again = Recorder(run='again')"
+    if when == "after":
+        again += "\nwhile not caught(): time.sleep(0.01)"
     go = exporter.path.parent / "go"
     first, then = (TAKEN[taken], again) if when == "before" else (again, TAKEN[taken])
     process = start(
-        "recorder.close()\n"
+        f"{HELD}\nrecorder.close()\n"
         "while threading.active_count() > 1: time.sleep(0.01)\n"  # it may hold the signal for longer than `close` waits
         f"{first}\n{then}\nsay('ready')\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
@@ -529,7 +531,7 @@ while not caught(): time.sleep(0.01)
 faulthandler.unregister = unregister
 """
         + taken
-        + "\nrecorder.close()\nsay('alive')",
+        + "\nrecorder.close()\nwhile threading.active_count() > 1: time.sleep(0.01)\nsay('alive')",
         TACHOGRAPH_BLACKBOX="1",
     )
     process.hear("given back")
@@ -553,6 +555,26 @@ def test_a_handler_that_comes_at_the_same_moment_stays(exporter: Any, start: Sta
     )
     process.hear("mine")
     process.hear("mine")
+    assert process.end() == (0, "")
+
+
+def test_a_handler_that_comes_between_our_look_and_ours_is_called_too(start: Start) -> None:
+    """It was there first as far as anybody can tell, and has the signal alone when the recorder is closed."""
+    process = start(
+        HELD + "import faulthandler\n"
+        "plain, went = faulthandler.register, threading.Event()\n"
+        f"def register(*given, **named):\n global mine\n{textwrap.indent(TAKEN['C'], ' ')}\n"
+        " plain(*given, **named); went.set()\n"
+        "faulthandler.register = register\n"
+        "again = Recorder(run='again'); went.wait()\n"
+        "for _ in range(2): signal.raise_signal(signal.SIGUSR2)\n"
+        "again.close()\nwhile threading.active_count() > 1: time.sleep(0.01)\n"
+        "signal.raise_signal(signal.SIGUSR2)",
+        ", enabled=False",
+        TACHOGRAPH_BLACKBOX="1",
+    )
+    for _ in range(3):
+        process.hear("mine")
     assert process.end() == (0, "")
 
 

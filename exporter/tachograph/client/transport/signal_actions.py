@@ -33,6 +33,7 @@ class Actions:
         self._ctypes = ctypes
         self._call = ctypes.PyDLL(None, use_errno=True).sigaction
         self._address_bytes = ctypes.sizeof(ctypes.c_void_p)
+        self._ignored = int(signal.SIG_IGN).to_bytes(self._address_bytes, sys.byteorder)
 
     def of(self, number: int) -> bytes:
         """Return what the signal does."""
@@ -44,10 +45,13 @@ class Actions:
         """Return the address of the function that handles the signal."""
         return self.of(number)[: self._address_bytes]
 
+    def is_ignored(self, number: int) -> bool:
+        """Return whether the signal is ignored."""
+        return self.handler(number) == self._ignored
+
     def ignoring(self, action: bytes) -> bytes:
         """Return this action with the signal ignored."""
-        size = self._address_bytes
-        return int(signal.SIG_IGN).to_bytes(size, sys.byteorder) + action[size:]
+        return self._ignored + action[self._address_bytes :]
 
     def put(self, number: int, action: bytes) -> None:
         """Have the signal do what `of` once returned."""

@@ -25,13 +25,14 @@ class SignalDump:
         self.descriptor = OwnDescriptor(copy_high(descriptor))
         try:
             file = _File(self.descriptor.number)
-            if any(self._actions.handler(number)):  # what `is_free` reads lets other threads run; from here none does
-                raise ValueError(f"signal {number} was taken at this moment")
             self._before = self._actions.of(number)
-            # `unregister` leaves this behind for a moment, in which the signal must not end the process.
+            if any(self._actions.handler(number)):  # what `is_free` reads lets other threads run
+                raise ValueError(f"signal {number} was taken at this moment")
+            # `faulthandler` calls what it found, and puts it back: nothing that ends the process, or what a thread of the
+            # program has put there by then.
             self._actions.put(number, self._actions.ignoring(self._before))
             try:
-                faulthandler.register(number, file=file, all_threads=all_threads, chain=False)
+                faulthandler.register(number, file=file, all_threads=all_threads, chain=True)
             except BaseException:
                 self._actions.put(number, self._before)
                 raise
@@ -59,9 +60,12 @@ class SignalDump:
         import faulthandler
 
         if self._is_registered:
-            following = self._before if self._has_signal else self._actions.of(self._number)
+            later = None if self._has_signal else self._actions.of(self._number)
             faulthandler.unregister(self._number)
-            self._actions.put(self._number, following)
+            if later is not None:
+                self._actions.put(self._number, later)
+            elif self._actions.is_ignored(self._number):
+                self._actions.put(self._number, self._before)
         self.descriptor.close()
 
 
