@@ -123,6 +123,16 @@ def test_a_run_hangs_once_all_of_its_nodes_find_it_overdue() -> None:
         assert (found and found.trigger) == trigger, state
 
 
+@pytest.mark.parametrize(("pause", "limit"), [("none_waits", 21.0), ("some_pause", 300.0), ("", 300.0)])
+def test_a_node_that_is_late_as_a_whole_has_no_more_time_than_those_that_wait(pause: str, limit: float) -> None:
+    """None of its own ranks waits, as in a loop of one rank; those of the other node do, for them."""
+    late = part("a", rank(0), state="overdue", seconds_without_step=30.0, hang_limit=300.0, hang_limit_of=pause)
+    waits = part("b", rank(1), state="hung", seconds_without_step=30.0, hang_limit=21.0)
+    assert cast(RunSeen, merged({"a": late, "b": waits})).hang_limit == limit
+    assert cast(RunSeen, merged({"a": late, "b": replace(waits, state="overdue")})).hang_limit == 300.0
+    assert cast(RunSeen, merged({"a": replace(late, state="hung"), "b": waits})).hang_limit == 300.0
+
+
 def test_unknown_is_not_gone() -> None:
     """A node whose exporter is silent may have ranks that make steps; one that answers without the run has none."""
     parts = {"a": part("a", rank(0)), "b": part("b", rank(1))}

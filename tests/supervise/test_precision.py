@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tachograph_lab.commands import supervised as command
@@ -67,6 +69,14 @@ def test_a_page_that_explains_others_is_one_to_act_upon(alert: str) -> None:
     fault, expected = ON_NODES[alert]
     outcome = supervise(story(fault, alert, NODES))
     assert [(one.trigger, one.action, one.verdict) for one in outcome.judged] == expected
+
+
+def test_a_node_that_is_stuck_as_a_whole_is_acted_upon_in_time() -> None:
+    """None of its ranks waits for another, as after a mount has hung; those of the other node do, for them."""
+    stuck = tuple(Stuck(at=AT, rank=rank, phase="data") for rank in (2, 3))
+    (one,) = supervise(replace(story(stuck[0], "RunHung", NODES), faults=stuck)).judged
+    assert (one.trigger, one.action, one.verdict) == ("hung", "restart", "right")
+    assert one.seconds - AT < 60.0
 
 
 def test_an_action_where_none_was_needed_is_wrong() -> None:

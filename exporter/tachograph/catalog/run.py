@@ -18,7 +18,8 @@ SPEED_UNITS = ("mfu", "tokens", "samples", "steps")
 WORK_UNITS = ("flops", "hardware_flops", "tokens", "samples")
 """What the work of a run is counted in."""
 
-PAUSE_LIMITS = ("most_pause", "one_stays_away", "some_pause", "none_waits")
+NONE_WAITS = "none_waits"
+PAUSE_LIMITS = ("most_pause", "one_stays_away", "some_pause", NONE_WAITS)
 """When a run may go without a step for longer than the hang limit: while most of its ranks pause, while they pause and
 wait for one that never joins, while some pause, and while none waits for another."""
 

@@ -188,6 +188,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
         ),
         node=_text(said["node"]),
         spiked_step=_whole(run.get("spiked_step")),
+        hang_limit_of=_text(run.get("hang_limit_of", "")),
     )
 
 

@@ -99,6 +99,7 @@ class AlertSeen:
 class RunSeen:
     """A run, or its part on one node; `gpu_trouble` is in words, `times` are those at which these nodes answered.
 
+    `hang_limit_of`: why it may go for so long without a step (`catalog.PAUSE_LIMITS`), if it may for a pause.
     `checkpoints` are its last ones, the newest last; `spiked_step` is that at which the loss began to spike, once that
     does not recover; `alerts` are those that began in this attempt, None if Alertmanager is not asked or says nothing.
     """
@@ -118,6 +119,7 @@ class RunSeen:
     node: str = ""
     spiked_step: int | None = None
     alerts: tuple[AlertSeen, ...] | None = None
+    hang_limit_of: str = ""
 
     @property
     def step(self) -> int | None:

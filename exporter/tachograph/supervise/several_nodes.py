@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tachograph.catalog.rank import ALIVE
+from tachograph.catalog.run import NONE_WAITS
 from tachograph.diagnosis import STATES
 from tachograph.supervise.findings import AskingThreads, FindingSource
 from tachograph.supervise.run_seen import CheckpointSeen, NotThere, RankSeen, RunSeen, Silent, Unknown, whole
@@ -103,7 +104,7 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
             state=_state([part.state for part in shown]),
             world_size=max(part.world_size for part in shown),
             seconds_without_step=min(without_step, default=None),
-            hang_limit=max(part.hang_limit for part in shown),
+            hang_limit=_hang_limit(shown),
             saving_seconds=max(
                 (part.saving_seconds for part in shown if part.saving_seconds is not None), default=None
             ),
@@ -116,6 +117,13 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
             gpu_trouble=tuple(trouble for part in shown for trouble in part.gpu_trouble),
         )
     )
+
+
+def _hang_limit(parts: Sequence[RunSeen]) -> float:
+    """Return the longest; ranks that wait for nobody have no longer time if others hang because they wait for them."""
+    hung = [part.hang_limit for part in parts if part.state == "hung"]
+    others = [part for part in parts if part.state != "hung"]
+    return max(hung + [part.hang_limit for part in others if not (hung and part.hang_limit_of == NONE_WAITS)])
 
 
 def _common(parts: Sequence[Sequence[CheckpointSeen]]) -> tuple[CheckpointSeen, ...]:

@@ -98,7 +98,8 @@ class CheckpointAnswer:
 class RunAnswer:
     """The part of a run that is on this node; `state` is one of `diagnosis.STATES`.
 
-    It hangs after `hang_limit_seconds`. `culprit` is the rank that holds it up (`conclusions/standing.py`), `behind` by
+    It hangs after `hang_limit_seconds`, which is that of a pause of the kind `hang_limit_of` (`catalog.PAUSE_LIMITS`),
+    or of none. `culprit` is the rank that holds it up (`conclusions/standing.py`), `behind` by
     how many collectives; `sentence` says that in words, from 10 s and ten usual steps on. `wait_seconds` and
     `data_seconds` are what the median rank waits for the others and for data in each step, `data_for_seconds` is for
     how long that has been too much, `parts_seconds` what a step goes into if the loop generates
@@ -123,6 +124,7 @@ class RunAnswer:
     checkpoints: tuple[CheckpointAnswer, ...]
     spiked_step: float | None
     hang_limit_seconds: float
+    hang_limit_of: str
     culprit: int | None
     behind: float
     sentence: str
@@ -151,6 +153,7 @@ def run_answer(part: RunPart, may_read: MayRead) -> RunAnswer:
         checkpoints=tuple(_checkpoint(save, may_read) for save in part.saves.saves),
         spiked_step=part.spiked_step,
         hang_limit_seconds=part.without_step.limit,
+        hang_limit_of=part.without_step.of,
         culprit=None if now.culprit is None else now.culprit.hello.rank,
         behind=now.behind,
         sentence=_sentence(part) if now.is_stalled else "",

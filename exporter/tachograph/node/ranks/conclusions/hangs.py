@@ -60,12 +60,14 @@ class Gap(NamedTuple):
 class TimeWithoutStep(NamedTuple):
     """For how many seconds a run is overdue, 0 before that, and after how many it hangs.
 
-    `is_hung` says whether it does, as far as one node can tell.
+    `is_hung` says whether it does, as far as one node can tell. `of`: for which of catalog.PAUSE_LIMITS it has that
+    long; empty where it pauses in no way.
     """
 
     seconds: float
     limit: float
     is_hung: bool
+    of: str = ""
 
 
 def is_pause(phases: Collection[str]) -> bool:
@@ -197,9 +199,10 @@ class Hang:
         comes = not is_apart or view.now - self._moved <= diagnosis.STILL_SECONDS
         holds = {MOST_PAUSE: most and comes, ONE_STAYS_AWAY: most, SOME_PAUSE: True, NONE_WAITS: not is_apart}
         may = self._pauses_of(phases, view)
-        limit = next((may[when] for when in catalog.PAUSE_LIMITS if when in may and holds[when]), view.hang_limit)
+        of = next((when for when in catalog.PAUSE_LIMITS if when in may and holds[when]), "")
+        limit = may.get(of, view.hang_limit)
         seconds = self._overdue_seconds(ranks, view)
-        return TimeWithoutStep(seconds, limit, seconds > limit and not is_told)
+        return TimeWithoutStep(seconds, limit, seconds > limit and not is_told, of)
 
     def samples(self, view: RunView) -> Iterator[Sample]:
         """Yield who has finished, whether the run is overdue, and the evidence if it is."""
