@@ -63,7 +63,7 @@ class Observer:
             self._step.settle(loop)
             self._save_is_over(loop, wait=True)
         self.summary.ranks = loop.recorder.identity.world_size
-        self.summary.received = loop.recorder.received
+        self.summary.received = self.recording.received or loop.recorder.received
         self.summary.count("all_reduce", loop.bucket_reductions)
         return loop.recorder.identity.rank
 
