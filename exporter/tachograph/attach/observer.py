@@ -286,7 +286,8 @@ class Observer:
     @contained
     def update_begins(self, who: Any, *, closure: bool = False) -> None:
         """Note that an optimizer begins its step, a container of optimizers, or a loss scaler that may skip it."""
-        loop = self.recording.trains_here()
+        # After a backward, an update in another thread is no training of its own, of which nothing else would be seen.
+        loop = self.recording.here() if self._step.trained else self.recording.trains_here()
         if loop is None:
             return
         self._save_is_over(loop)
