@@ -188,7 +188,8 @@ def test_names_of_runs_and_nodes_are_only_names(render: Render, name: str) -> No
     [
         "http://evil.example", "https://evil.example/login", "HTTPS://a.b.evil.example:8/x?y", "www.evil.example",
         "evil.com/fix", "mailto:x@evil.example", "x@evil.example", "ftp://evil.example", "tel:911", "slack://channel",
-        "(https://evil.com)",
+        "(https://evil.com)", "ftp.evil.example", "evil.com?id=1", "evil.com#x", "evil.com:8080/x",
+        "a.evil.xn--p1ai/fix",
     ],
 )  # fmt: skip
 def test_what_a_sender_says_is_no_link_and_no_mention(render: Render, address: str) -> None:
@@ -202,7 +203,7 @@ def test_what_a_sender_says_is_no_link_and_no_mention(render: Render, address: s
             text = render(kind, data)
             for line in text.splitlines():
                 rest = re.sub(r"<http[^|>]*\|[A-Z]\w+( box)?>|^(Runbook|Dashboard|Black box|Silence): \S+$", "", line)
-                assert not re.search(r"(?i)://|www\.|@|(mailto|tel):|evil\.|\.example/", rest), line
+                assert not re.search(r"(?i)://|www\.|ftp\.|@|(mailto|tel):|evil\.|\.example/", rest), line
             assert (ours in text) == (kind == "body" or (kind == "slack" and data["status"] == "firing"))
         mail = Mail(render("mail", data, "html"))
         assert not re.search(r"(?i)://|www\.|@|(mailto|tel):|evil\.", " ".join(mail.words))

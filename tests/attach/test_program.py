@@ -83,6 +83,19 @@ def test_a_script_is_what_it_is_without_us(name: str, script: Path) -> None:
     assert as_without(under.stderr) == as_without(without.stderr)
 
 
+@pytest.mark.parametrize("path", ["./folder/script.py", "folder/../folder/script.py", "link/../script.py", "link/.."])
+def test_a_path_is_named_as_it_is_without_us(path: str, script: Path) -> None:
+    """Behind a link, `..` is the folder above what it leads to: there are the script and what lies beside it."""
+    (script.parent / "below").mkdir()
+    (script.parents[1] / "link").symlink_to("folder/below")
+    script.write_text("import os, sys\nprint(__file__, sys.path[0], os.path.exists(__file__))")
+    (script.parent / "__main__.py").write_text(script.read_text())
+    without = python(path, folder=script.parents[1])
+    under = python(*RUN, path, folder=script.parents[1])
+    assert without.stdout.endswith(" True\n")
+    assert (under.returncode, under.stdout) == (without.returncode, without.stdout)
+
+
 def test_a_module_is_what_it_is_without_us(script: Path) -> None:
     """`-m` runs a package's `__main__` with the module's own name, file and place in sys.path."""
     package = script.parent

@@ -106,3 +106,25 @@ def test_a_script_that_catches_its_error_and_exits_is_a_rank_that_failed(forked:
     assert done.status == 1
     assert "training failed: mine" in done.errors
     assert done.value("failures_total", run="exits", rank=0, category="software") == 1
+
+
+TWO_TRAININGS = """
+import os, torch
+for exporter in ("there", "gone"):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    os.environ["TACHOGRAPH_SOCKET"] = os.path.abspath("gone")
+"""
+
+
+def test_what_an_exporter_has_received_is_not_said_to_be_lost(forked: Any, tmp_path: Path) -> None:
+    """Of several trainings the last may be over before the exporter has answered it."""
+    script = tmp_path / "two.py"
+    script.write_text(TWO_TRAININGS)
+    done = forked(*RUN, "--run", "two", script)
+    assert done.value("steps_total", run="two", rank=0) == 5
+    assert "recorded 10 steps of 2 trainings: backward" in done.errors

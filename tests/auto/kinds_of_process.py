@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 
 import torch
@@ -85,6 +86,13 @@ def main() -> None:
         again = threading.Thread(target=train, args=(STEPS + 1,))
         again.start()
         again.join()
+    elif KIND == "between threads":
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with ThreadPoolExecutor(1) as pool:
+            for _ in range(STEPS):
+                model(torch.randn(2, 4)).sum().backward()
+                pool.submit(optimizer.step).result()
 
 
 if __name__ == "__main__":

@@ -76,6 +76,13 @@ def test_the_thread_that_trains_is_recorded(forked: Any) -> None:
     assert done.value("steps_total", run="thread", rank=0) == STEPS + 1
 
 
+def test_a_training_between_threads_is_no_run_that_stands_still(forked: Any) -> None:
+    """Backward in one thread and the update in another, as asyncio.to_thread has it: its steps cannot be told."""
+    done = forked(ARMED, KINDS, "between threads", TACHOGRAPH_RUN="between")
+    assert (done.status, done.errors) == (0, "")
+    assert not done.having("steps_total", run="between")
+
+
 def test_trainings_without_a_name_are_runs_of_their_own(forked: Any) -> None:
     """Two that a user starts side by side, each of one process: neither is refused as a rank that is there already."""
     done = forked(ARMED, KINDS, "side by side", LOGNAME="bob")

@@ -149,7 +149,7 @@ def test_the_last_line_of_a_killed_process_is_left_out(write: Write, capsys: Any
 
 
 def test_files_that_cannot_be_had(write: Write, tmp_path: Path, capsys: Any) -> None:
-    """A missing file, a folder, and a place that cannot be written to are errors of one line."""
+    """A missing file, a folder, a pipe, and a place that cannot be written to are errors of one line."""
     a = str(write("a"))
     assert main([a, "no.json"]) == 4
     assert "no.json is not a file" in capsys.readouterr().err
@@ -157,6 +157,10 @@ def test_files_that_cannot_be_had(write: Write, tmp_path: Path, capsys: Any) -> 
     assert "is not a file" in capsys.readouterr().err
     assert main(["--save", str(tmp_path / "no/where.json"), a]) == 4
     assert "cannot write" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "fifo")
+    assert main(["--save", str(tmp_path / "fifo"), a]) == 4
+    assert capsys.readouterr().err.endswith(": not a regular file\n")
+    assert (tmp_path / "fifo").is_fifo()
 
 
 @pytest.mark.parametrize(

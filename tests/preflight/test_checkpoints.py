@@ -82,6 +82,13 @@ def test_a_node_where_it_is_wrong_is_named(site: MakeSite, one: dict[str, Any], 
     assert [text for _, text in found] == [what]
 
 
+def test_a_folder_that_no_node_has_is_said_once(site: MakeSite) -> None:
+    """Though the size of a checkpoint is known, and so how long one would take."""
+    missing = {"problem": "missing"}
+    found = conclude(site(8, checkpoint_dir="/c", parameters=7e9), missing, missing)
+    assert found == [("fail", "/c does not exist on every node")]
+
+
 def test_room_is_needed_for_all_checkpoints_kept(site: MakeSite) -> None:
     """Of the size given, or of the model's weights and optimizer states: 14 bytes a parameter."""
     text = "/c has room for 1 of 2 checkpoints: 100.0 GiB free, each takes {} GiB"

@@ -183,6 +183,20 @@ def test_the_textfile_is_one_that_promtool_would_take(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["p.prom"]
 
 
+def test_a_textfile_goes_through_a_link_and_in_place_of_no_device(tmp_path: Path) -> None:
+    """Root could put a file in the place of /dev/null, or of what /dev/stdout is."""
+    (tmp_path / "link").symlink_to("p.prom")
+    textfile.write(str(tmp_path / "link"), [], passed=True, now=5.0)
+    assert (tmp_path / "link").is_symlink()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "device").symlink_to("fifo")
+    for name in ("fifo", "device"):
+        with pytest.raises(OSError, match="not a regular file"):
+            textfile.write(str(tmp_path / name), [], passed=True, now=5.0)
+    assert (tmp_path / "fifo").is_fifo()
+    assert (tmp_path / "device").is_symlink()
+
+
 def test_a_closed_output_ends_it_quietly() -> None:
     """As in `tachograph preflight | head -n 1`."""
     command = [sys.executable, "-m", "tachograph", "preflight", "--no-torch", "--only", "versions,limits,rendezvous"]

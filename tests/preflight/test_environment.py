@@ -124,6 +124,14 @@ def test_a_rendezvous_that_cannot_work_is_named(site: MakeSite, given: dict[str,
     assert found.ranks == (3,)
 
 
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "x", "9" * 5000])
+def test_what_is_no_port_is_named(site: MakeSite, port: str) -> None:
+    """Once, however long it is."""
+    facts = {rank: rendezvous_facts(port=port) for rank in range(2)}
+    (found,) = rendezvous.conclude(facts, site(2)).findings
+    assert found.what == f"MASTER_PORT={port[:20]} is no port"
+
+
 @pytest.mark.parametrize(
     "asked",
     [

@@ -63,7 +63,7 @@ class Observer:
             self._step.settle(loop)
             self._save_is_over(loop, wait=True)
         self.summary.ranks = loop.recorder.identity.world_size
-        self.summary.received = loop.recorder.received
+        self.summary.received = self.recording.received or loop.recorder.received
         self.summary.count("all_reduce", loop.bucket_reductions)
         return loop.recorder.identity.rank
 
@@ -286,7 +286,8 @@ class Observer:
     @contained
     def update_begins(self, who: Any, *, closure: bool = False) -> None:
         """Note that an optimizer begins its step, a container of optimizers, or a loss scaler that may skip it."""
-        loop = self.recording.trains_here()
+        # After a backward, an update in another thread is no training of its own, of which nothing else would be seen.
+        loop = self.recording.here() if self._step.trained else self.recording.trains_here()
         if loop is None:
             return
         self._save_is_over(loop)

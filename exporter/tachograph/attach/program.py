@@ -53,7 +53,7 @@ class Program:
 
 def script(path: str) -> Program:
     """Return the program in a file, or in the `__main__` of a folder or a zip archive."""
-    place = os.path.abspath(path)  # noqa: PTH100 - as Python names it: links are not followed
+    place = _named(path)
     importer = pkgutil.get_importer(place)
     if importer is not None:
         spec = importer.find_spec("__main__")
@@ -68,6 +68,11 @@ def script(path: str) -> Program:
     module.__loader__ = SourceFileLoader("__main__", place)
     folder, text = str(Path(os.path.realpath(path)).parent), source.decode("utf-8", "replace")
     return Program(lambda: compile(source, place, "exec", dont_inherit=True), module, path, folder, text)
+
+
+def _named(path: str) -> str:
+    """Return a script's path as Python names it: whole, but with every `..`, which behind a link is another folder."""
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH117, PTH118
 
 
 def module(name: str) -> Program:

@@ -18,11 +18,13 @@ class ScriptRecording:
     """A script's steps go to `loop`, whose recorder is made with the first call of `here`.
 
     Only the thread that made it is recorded: phases belong to one thread. `active` is False where there is nothing to
-    record: the script has a recorder of its own, or this is a forked child.
+    record: the script has a recorder of its own, or this is a forked child. `received`: an exporter has answered the
+    record of a training that is over.
     """
 
     def __init__(self, make: Callable[[], Recorder], summary: Summary) -> None:
         self.active = True
+        self.received = False
         self.summary = summary
         self.loop: Loop | None = None
         self._make = make
@@ -104,3 +106,4 @@ class ScriptRecording:
         if loop is not None:
             loop.abandon()
             loop.recorder.close()
+            self.received |= loop.recorder.received

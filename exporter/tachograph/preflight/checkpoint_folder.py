@@ -53,8 +53,7 @@ def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
     good = {rank: one for rank, one in found.items() if not one["problem"]}
     size = site.options.checkpoint_size or checkpoint_bytes(site.options)
     if good:
-        findings += _room(good, site, size)
-    findings += [*_slow(good, site), *_too_slow(good, site, size)]
+        findings += [*_room(good, site, size), *_slow(good, site), *_too_slow(good, site, size)]
     measured = [
         Measurement(f"checkpoint_{way}_bytes_per_second", one[way], rank)
         for rank, one in good.items()

@@ -20,7 +20,7 @@ def own_output() -> Iterator[TextIO]:
         yield own
     finally:
         sys.stdout.flush()
-        with suppress(BrokenPipeError):  # said already by what was written before
+        with suppress(OSError):  # said already by what was written before
             own.close()
         os.dup2(kept, 1)
         os.close(kept)

@@ -53,8 +53,8 @@ def _unlike(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[Preflig
             what = f"{site.who_does(ranks, 'has', 'have')} {name}={value or 'nothing'}, others do not"
             yield PreflightFinding(FAIL, what, "start all nodes with one rendezvous address", tuple(ranks))
     port = next(iter(facts.values()))["port"]
-    if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):
-        yield PreflightFinding(FAIL, f"MASTER_PORT={port} is no port", "choose one from 1024 to 65535")
+    if port and not (port.isdecimal() and len(port) < 10 and 0 < int(port) < 1 << 16):
+        yield PreflightFinding(FAIL, f"MASTER_PORT={port:.20} is no port", "choose one from 1024 to 65535")
 
 
 def _unresolved(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[PreflightFinding]:

@@ -29,7 +29,7 @@ PREFIX = "tachograph_preflight_"
 def write(path: str, measured: Collection[Measurement], *, passed: bool, now: float) -> None:
     """Write the figures, whose ranks are local ones, replacing the file at once, for it may be read; raise OSError."""
     text = "".join(f"{line}\n" for line in lines(measured, passed=passed, now=now))
-    atomic_file.replace(Path(path), text.encode(), 0o644)
+    atomic_file.replace(Path(path).resolve(), text.encode(), 0o644)
 
 
 def lines(measured: Collection[Measurement], *, passed: bool, now: float) -> Iterator[str]:
