@@ -162,7 +162,7 @@ def test_ranks_that_the_command_has_not_started_are_not_its_own(folder: Path) ->
 
 
 def test_a_debugger_is_left_alone(folder: Path) -> None:
-    """A rank that a debugger has stopped is frozen, and a person is at it; one that was stopped otherwise is not."""
+    """A rank that a debugger has stopped is frozen, and a person is working on it; one stopped otherwise is not."""
     traced = run(rank(0), rank(1, state="frozen", process="t (tracing stop)"), state="frozen")
     world = World(folder, lambda *_: traced, ends=[(0, 300.0)])
     assert world.supervise() == 0

@@ -28,8 +28,8 @@ class SignalDump:
             self._before = self._actions.of(number)
             if any(self._actions.handler(number)):  # what `is_free` reads lets other threads run
                 raise ValueError(f"signal {number} was taken at this moment")
-            # `faulthandler` calls what it found, and puts it back: nothing that ends the process, or what a thread of the
-            # program has put there by then.
+            # `faulthandler` calls what it found, and puts it back: nothing that ends the process, or what a thread of
+            # the program has put there by then.
             self._actions.put(number, self._actions.ignoring(self._before))
             try:
                 faulthandler.register(number, file=file, all_threads=all_threads, chain=True)
