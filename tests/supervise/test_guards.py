@@ -73,7 +73,7 @@ def test_a_failure_that_nobody_saw_is_left_alone(folder: Path) -> None:
     world = World(folder, lambda *_: GONE, ends=[(7, 60.0)])
     assert world.supervise() == 7
     assert world.did == ["started"]
-    assert "is not restarted, as nothing is known of its ranks" in world.said[-1]
+    assert "is not restarted, because nothing is known of its ranks" in world.said[-1]
 
 
 def test_silence_between_two_findings_begins_the_wait_again(folder: Path) -> None:
