@@ -180,7 +180,7 @@ def exporters() -> list[Json]:
               [query(fails, "{{collector}}"), query(why, "{{collector}}: {{reason}}"),
                query(f"sum({of_nodes(c.GPU_READINGS_FAILED)})", "GPU readings")],
               NO_EXPORTER, min=0, decimals=0, soft_max=4),
-        lines("Frames", "suffix:frames/s", "Frames from ranks that exporters accepted and rejected. One per second and "
+        lines("Frames", "suffix:frames/s", "Frames from ranks that exporters accepted and rejected. One per second per "
               "rank, and nothing rejected, is good. Rejected: see the reason in docs/protocol.md.",
               [query(f"sum(rate({of_nodes(c.FRAMES)}[$__rate_interval]))", "accepted"),
                query(f"sum by (reason) (rate({of_nodes(c.FRAMES_REJECTED)}[$__rate_interval])) > 0",

@@ -48,6 +48,11 @@ PHRASES: Mapping[str, str] = {
     r"\bheld down\b": "throttled",
     r"\btaken out of use\b": "retired, decommissioned",
     r"\bthe least visible first\b": "worst visibility first",
+    r"\b(?:stands?|waits?) (?:still )?since\b": "has stood still since, has waited since",
+    r"\btak(?:e|es|en|ing) (?:it|the change) back\b|\btak(?:e|ing) back (?:the|a|what)\b": "revert",
+    r"\bper second and rank\b": "per second per rank",
+    r"\btimes its usual\b(?! \w)": "times the usual",
+    r", as by an?\b": "for example by",
     r"\bwherein\b|\bwhereof\b|\bthereof\b|\bwherefrom\b": "in which, of which",
 }
 """What is refused, in any case -> what to write instead."""

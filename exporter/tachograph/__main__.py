@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, Command] = {
         "run a training script and record it without changing it",
         "exporter,tools",  # for --watch alone
     ),
-    "auto": Command("tachograph.auto.command:main", "print the folder that has every training recorded"),
+    "auto": Command("tachograph.auto.command:main", "print the folder to put on PYTHONPATH to record every training"),
     "exporter": Command(
         "tachograph.node.command:main", "export metrics of this node's GPUs and training ranks", "exporter"
     ),

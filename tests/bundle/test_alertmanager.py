@@ -93,7 +93,9 @@ def test_a_pager_gets_tickets_only_if_it_is_all_there_is(chosen: Sequence[str]) 
 def test_a_pager_that_gets_tickets_is_said(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """With what to add."""
     write("--receiver", "pagerduty")
-    assert "tickets and runs of the tier dev go to pagerduty, as nothing else was chosen" in capsys.readouterr().out
+    assert (
+        "tickets and runs of the tier dev go to pagerduty, because nothing else was chosen" in capsys.readouterr().out
+    )
     write("--receiver", "pagerduty", "--receiver", "slack", "--force")
     assert "tickets and runs" not in capsys.readouterr().out
 

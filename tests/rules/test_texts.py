@@ -95,7 +95,7 @@ def test_a_text_that_fails_is_found(programs: Mapping[str, Path], tmp_path: Path
 
 
 NO_COUNTS = re.compile(
-    r"# s later|# runs have|# batches|, # ten minutes ago|# scrape jobs|# of its # NVLinks|# were up|# of # GPUs"
+    r"# s later|# runs have|# batches|, # ten minutes ago|# scrape jobs|# of its # NVLinks|# were up|# of the # GPUs"
     r"|# incidents|# attempts in a row|# times in all|broke # times|one of # there"  # never a thousand
     r"|is #, # on most ranks|from # to #|batch of #|#\.0 (?:times|%)|between #:00 and #:59".replace("#", "12345")
 )

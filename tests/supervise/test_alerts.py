@@ -133,7 +133,7 @@ def test_an_alert_of_another_node_is_named(alertmanager_url: str) -> None:
     for _ in range(3):
         assert one.of(of_nodes("named")) == ()
     assert said == [
-        "Alertmanager's StragglerRank of rank 1 on 10.0.0.7:10024 is left alone: run named has no such rank there, as "
+        "Alertmanager's StragglerRank of rank 1 on 10.0.0.7:10024 is left alone: run named has no such rank there: "
         f"it is on {said[0].rpartition('is on ')[2]}"
     ]
 

@@ -92,7 +92,7 @@ def test_a_bit_that_flipped(saved: Path, tmp_path: Path) -> None:
     ask("list", saved, listing)
     assert ask("check", saved, listing, "10") == ""
     (saved / "random.pt").write_bytes(b"spate")
-    assert "random.pt is damaged: it has not the checksum" in ask("check", saved, listing, "10")
+    assert "random.pt is damaged: it does not have the checksum" in ask("check", saved, listing, "10")
     assert ask("check", saved, listing, "0") == ""
     assert subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=saved, check=False).returncode == 1
 

@@ -73,7 +73,7 @@ def test_a_failure_that_nobody_saw_is_left_alone(folder: Path) -> None:
     world = World(folder, lambda *_: GONE, ends=[(7, 60.0)])
     assert world.supervise() == 7
     assert world.did == ["started"]
-    assert "is not restarted, as nothing is known of its ranks" in world.said[-1]
+    assert "is not restarted, because nothing is known of its ranks" in world.said[-1]
 
 
 def test_silence_between_two_findings_begins_the_wait_again(folder: Path) -> None:
@@ -162,7 +162,7 @@ def test_ranks_that_the_command_has_not_started_are_not_its_own(folder: Path) ->
 
 
 def test_a_debugger_is_left_alone(folder: Path) -> None:
-    """A rank that a debugger has stopped is frozen, and a person is at it; one that was stopped otherwise is not."""
+    """A rank that a debugger has stopped is frozen, and a person is working on it; one stopped otherwise is not."""
     traced = run(rank(0), rank(1, state="frozen", process="t (tracing stop)"), state="frozen")
     world = World(folder, lambda *_: traced, ends=[(0, 300.0)])
     assert world.supervise() == 0

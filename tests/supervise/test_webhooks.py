@@ -255,7 +255,7 @@ def test_what_has_not_the_secret(receiver: Receiver, case: str) -> None:
     assert receiver.alerts.counted() == {"forged": 4}
     assert receiver.known() is None
     (said,) = receiver.said
-    assert said.startswith("a webhook from 127.0.0.1 is refused: it has not the secret")
+    assert said.startswith("a webhook from 127.0.0.1 is refused: it lacks the secret")
 
 
 def test_a_secret_is_replaced(receiver: Receiver) -> None:
@@ -416,7 +416,10 @@ UNSAFE: dict[str, tuple[list[str], str]] = {
         "open may be read by everybody: chmod o=",
     ),
     "a short one": (["--webhook", "0", "--webhook-secret", "short"], "short must have at least 16 characters"),
-    "from elsewhere in the clear": (["--webhook", "0.0.0.0:0", "--webhook-secret", "s"], "is reached from elsewhere"),
+    "from elsewhere in the clear": (
+        ["--webhook", "0.0.0.0:0", "--webhook-secret", "s"],
+        "can be reached from elsewhere",
+    ),
     "no certificate": (["--webhook", "0", "--webhook-tls", "none"], "none: cannot be read: No such file"),
     "no port": (["--webhook", "here", "--webhook-secret", "s"], "expected HOST:PORT, with a port"),
     "all addresses by accident": (["--webhook", ":10025", "--webhook-secret", "s"], "expected PORT, HOST:PORT"),

@@ -49,7 +49,8 @@ A, else B; it hangs since noon; the run lost speed; a link damages packets; a po
 enough; the most conspicuous first; nobody is told; mend it; too dear; failed thrice; not to be had; steps of late;
 it is put right; it stops. Else restart; that is no help; for want of tests; see to the server; held for critical
 holds for fatal; one that is none; its last word; down, under run x; it is no part of that; the memory thereof;
-clocks are held down; pages taken out of use; the least visible first"""
+clocks are held down; pages taken out of use; the least visible first; it stands still since; take
+the change back; tokens per second and rank; at 3 times its usual; stopped, as by a user"""
 
 
 @pytest.mark.parametrize("phrase", words.PHRASES)

@@ -165,7 +165,9 @@ def test_an_exporter_that_goes_and_comes(pages: Any, played: Any) -> None:
         await seen.until(lambda lines: shows("step 300")(lines) and not shows("no answer")(lines))
         good, pages.judged = pages.judged, '{"version": 1, "runs": [{}]}'
         await seen.until(
-            lambda lines: shows("no answer for")(lines) and "is no answer of a tachograph exporter" in " ".join(lines)
+            lambda lines: (
+                shows("no answer for")(lines) and "is not an answer from a tachograph exporter" in " ".join(lines)
+            )
         )
         pages.judged = good
         await seen.until(lambda lines: not shows("no answer")(lines))

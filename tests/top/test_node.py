@@ -325,7 +325,7 @@ def test_an_exporter_that_concludes_nothing_we_know(played: Any, top: Top, judge
     played.pages.judged = judged
     status, out, error = top("--exporter", played.pages.url, "--once")
     assert (status, out, error.count("\n")) == (1, "", 1)
-    assert "is no answer of a tachograph exporter" in error
+    assert "is not an answer from a tachograph exporter" in error
 
 
 def test_nobody_answers(top: Top) -> None:

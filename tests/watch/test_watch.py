@@ -249,7 +249,7 @@ def test_a_loss_that_is_nan_is_said_at_once_and_begins_the_summary(pages: Any, p
     played.serve()
     overview = watched.read()
     assert overview is not None
-    said = "the loss has been NaN since step 61; the last checkpoint from before it is of step 55."
+    said = "the loss has been NaN since step 61; the last checkpoint from before it is from step 55."
     assert said in lines(overview)[0]
     played.table.bye("a", Bye(v=1, outcome="finished"))
     played.serve()

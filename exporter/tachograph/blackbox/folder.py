@@ -231,7 +231,7 @@ def _read_one(content: _Content, folder: Folder, lines: UserLines, most: int) ->
         candidate = _only_candidate(dump)
         rank = rank if candidate is None else candidate
     if rank is None or not 0 <= rank < LARGEST_RANK:
-        folder.damaged[name] = "of which rank it is stands neither in its name nor in it"
+        folder.damaged[name] = "neither its name nor its content says of which rank it is"
         return None
     dump.rank = rank
     return _Read(name, dump, _series(name, box))

@@ -190,7 +190,7 @@ def _add_stuck(standing: Standing, found: Roots, named: dict[int, Culprit]) -> N
         reason = (
             f"{'failed' if failed else 'stuck on the host'}: never called {operation_name(standing, first)}, for which "
             f"{rank_list(first.waiting)} {wait(first.waiting)}; "
-            + ("what is pending of its own the others have called" if dump.pending else "nothing of its own is pending")
+            + ("the others have called what it has pending" if dump.pending else "nothing of its own is pending")
         )
         if dump.where:
             reason += f"; {whereabouts(dump)}"

@@ -21,7 +21,8 @@ SCALE_OUT_FILE = Path()
 """What `--check` without a file stands for."""
 RECEIVERS = ("webhook", "slack", "pagerduty", "email", "opsgenie", "teams", "telegram", "discord")
 WOKEN = (
-    "receivers: tickets and runs of the tier dev go to {}, as nothing else was chosen: add --receiver email or slack"
+    "receivers: tickets and runs of the tier dev go to {}, because nothing else was chosen: "
+    "add --receiver email or slack"
 )
 PARAMETERS = {
     "node_job": ("REGEX", "the name of node_exporter's scrape job"),
@@ -76,7 +77,8 @@ def _parser() -> CommandParser:
         "--host-series",
         choices=("all", "few"),
         default="all",
-        help="few: Prometheus stores of node_exporter only what our rules and dashboards read, for very large fleets",
+        help="few: of node_exporter's series, Prometheus stores only those that our rules and dashboards read, for "
+        "very large fleets",
     )
     parser.add_argument(
         "--limits", "--thresholds", type=Path, metavar="FILE", help="YAML with limits of your own: `hang_seconds: 30`"

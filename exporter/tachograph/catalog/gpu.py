@@ -434,7 +434,7 @@ GPU_FABRIC_READY = _row(
 FABRIC_FAULTS = ("bandwidth", "route_recovery", "route_unhealthy", "access_timeout", "configuration")
 GPU_FABRIC_DEGRADED = _row(
     "gpu_fabric_degraded", GAUGE, "", (*GPU, "reason"),
-    "1 while the driver reports that the NVLink fabric that the GPU has joined does not work as it should.",
+    "1 while the driver reports a fault of the NVLink fabric that the GPU has joined.",
     vocabulary=FABRIC_FAULTS,
     few=True, normal=0,
 )  # fmt: skip
@@ -448,22 +448,22 @@ GPU_SLOWDOWN = _row(
 )  # fmt: skip
 GPU_NVLINKS_DOWN = _row(
     "gpu_nvlink_links_down", GAUGE, "", GPU,
-    "NVLink links that are down for 2 minutes; they were up within a day, or are on the node's median GPU.",
+    "NVLink links that have been down for 2 minutes; they were up within a day, or are up on the node's median GPU.",
     few=True,
 )  # fmt: skip
 GPU_NVLINK_ERROR_RATE = _row(
     "gpu_nvlink_errors_per_second", GAUGE, "", (*GPU, "error"),
-    "NVLink errors over 5 minutes, if they are more than usual.", vocabulary=GPU_NVLINK_ERRORS.values,
+    "NVLink errors per second over 5 minutes, if there are more than usual.", vocabulary=GPU_NVLINK_ERRORS.values,
     few=True,
 )  # fmt: skip
 GPU_PCIE_SPEED = _row(
     "gpu_pcie_speed_ratio", GAUGE, "ratio", GPU,
-    "What is left of the PCIe link's speed for 2 minutes, by lanes or, on a busy GPU, by generation; absent at 1.",
+    "Share of the PCIe link's speed left for 2 minutes, by lanes or, on a busy GPU, by generation; absent at 1.",
     few=True,
 )  # fmt: skip
 GPU_PCIE_REPLAY_RATE = _row(
     "gpu_pcie_replays_per_second", GAUGE, "", GPU,
-    "PCIe packets sent again over 5 minutes, if they are more than the link may.",
+    "PCIe packets sent again per second over 5 minutes, if the link may not resend so many.",
     few=True,
 )  # fmt: skip
 GPU_MEMORY_FULL = _row(

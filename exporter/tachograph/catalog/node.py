@@ -40,21 +40,21 @@ PORT_DOWN = _row(
     GAUGE,
     "seconds",
     PORT,
-    "Time since a network port failed that was in use within six hours.",
+    "Time since the failure of a network port that was in use within six hours.",
 )
 PORT_NEVER_UP = _row(
     "node_port_never_up_seconds", GAUGE, "seconds", PORT,
-    "Time for which an RDMA port has been down that was never up since the exporter started.",
+    "Time for which an RDMA port that has not been up since the exporter started has been down.",
 )  # fmt: skip
 PORT_SPEED = _row(
     "node_port_speed_ratio", GAUGE, "ratio", PORT,
-    "What is left of a port's highest speed of a day, or of what equal adapters of the node have; absent at 1.",
+    "Port speed as a share of its highest within a day, or of that of identical adapters in the node; absent at 1.",
 )  # fmt: skip
 PORT_ERRORS = _row(
-    "node_port_recent_errors", GAUGE, "", (*PORT, "error"), "Errors of a network port within an hour; absent at 0.",
+    "node_port_recent_errors", GAUGE, "", (*PORT, "error"), "Errors on a network port in the last hour; absent at 0.",
     vocabulary=PORT_ERROR_KINDS,
 )  # fmt: skip
 PORT_ERROR_RATE = _row(
     "node_port_errors_per_second", GAUGE, "", PORT,
-    "Packets that a port has corrupted over 2 minutes, from a thousand an hour on.",
+    "Packets per second that a port has corrupted over 2 minutes; absent below a thousand an hour.",
 )  # fmt: skip

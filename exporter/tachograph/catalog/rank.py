@@ -126,7 +126,7 @@ _row = ROWS.add
 RANK_INFO = _row(
     "rank_info", INFO, "",
     (*RANK, "local_rank", "world_size", "attempt", "gpu", "uuid", "owner"),
-    "A rank, its place, and the uid of its process; an empty label is not known.",
+    "A rank, its place, and the uid of its process; an empty label means unknown.",
     few=True,
 )  # fmt: skip
 RANK_COORDINATES = _row(
@@ -193,6 +193,6 @@ RANK_ON_GPU = _row(
 )  # fmt: skip
 RANK_SHARES_GPU = _row(
     "rank_shares_gpu_info", INFO, "", (*RANK, *GPU),
-    "A rank on a GPU that a rank of another user or run is on, too; only then.",
+    "A rank whose GPU is also used by a rank of another user or run.",
     few=True,
 )  # fmt: skip

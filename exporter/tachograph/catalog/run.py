@@ -163,7 +163,7 @@ RUN_SPEED = _row(
 )  # fmt: skip
 RUN_USUAL_SPEED = _row(
     "run_usual_speed", GAUGE, "", ("run", "unit"),
-    "Median speed of the hour that ended 5 minutes ago, held up to a day while the run is slower.",
+    "Median speed of the hour that ended 5 minutes ago, kept for up to a day while the run is slower.",
     vocabulary=SPEED_UNITS,
 )  # fmt: skip
 RUN_BEST_SPEED = _row(
@@ -177,11 +177,11 @@ RUN_SLOW = _row(
 )  # fmt: skip
 RUN_DATA_WAIT = _row(
     "run_data_wait_ratio", GAUGE, "ratio", ("run",),
-    "Share of its steps that the median rank on this node waits for data, over two minutes.",
+    "Share of its step time that the median rank on this node waits for data, over two minutes.",
 )  # fmt: skip
 RUN_USUAL_DATA_WAIT = _row(
     "run_usual_data_wait_ratio", GAUGE, "ratio", ("run",),
-    "Usual share of its steps that the median rank waits for data.",
+    "Usual share of its step time that the median rank waits for data.",
 )  # fmt: skip
 RUN_DATA_STALL = _row(
     "run_data_stall_seconds", GAUGE, "seconds", ("run",),
@@ -421,7 +421,7 @@ RUN_CHECKPOINT_FREE = _row(
 )  # fmt: skip
 RUN_CHECKPOINT_FAILED = _row(
     "run_checkpoint_failed_ranks", GAUGE, "", RANK,
-    "Ranks on this node that failed to save within 10 minutes, and the first of them.",
+    "Ranks on this node that failed to save in the last 10 minutes, and the first of them.",
     few=True,
 )  # fmt: skip
 
@@ -498,19 +498,19 @@ SUPERVISOR_WEBHOOKS = _row(
 )  # fmt: skip
 SUPERVISOR_QUESTION = _row(
     "supervisor_question_seconds", GAUGE, "seconds", ("run", "action", "question"),
-    "Seconds for which a question of the supervisor has waited: tachograph supervise confirm QUESTION answers it.",
+    "Seconds for which a question of the supervisor has waited; tachograph supervise confirm QUESTION answers it.",
 )  # fmt: skip
 SUPERVISOR_SKIPS = _row(
     "supervisor_skips", GAUGE, "", ("run", "steps"),
-    "How often batches of these steps were left out, or of steps beside them: those that were most often.",
+    "How often the batches of these steps, or of steps beside them, were left out; the steps most often left out.",
 )  # fmt: skip
 SUPERVISOR_RECOVERY = _row(
     "supervisor_recovery_seconds", GAUGE, "seconds", ("run",),
-    "Seconds from the last failure that the supervisor restarted the run for to the next step.",
+    "Seconds from the last failure for which the supervisor restarted the run to the next step.",
 )  # fmt: skip
 SUPERVISOR_LOST_STEPS = _row(
     "supervisor_lost_steps_total", COUNTER, "", ("run",),
-    "Steps that were made again after the supervisor's restarts.",
+    "Steps repeated after the supervisor's restarts.",
 )  # fmt: skip
 SUPERVISOR_SAVED = _row(
     "supervisor_saved_gpu_seconds_total", COUNTER, "seconds", ("run",),

@@ -1,4 +1,4 @@
-"""Metrics that a rank reports, but for those of how it learns: steps, waits, work, data, checkpoints, memory, goodput.
+"""Metrics that a rank reports, except those of how it learns: steps, waits, work, data, checkpoints, memory, goodput.
 
 The client imports these two catalogs and that of ranks only, since each row costs import time and memory.
 """
@@ -167,7 +167,7 @@ TRAIN_DATA_QUEUE = _row(
 )  # fmt: skip
 TRAIN_DATA_WORKERS = _row(
     "train_data_workers", GAUGE, "", RANK,
-    "Worker processes of the PyTorch loader; 0: training makes each batch itself.", detail=True,
+    "Worker processes of the PyTorch loader; 0: the training process loads each batch itself.", detail=True,
 )  # fmt: skip
 TRAIN_DATA_WORKER_RESTARTS = _row(
     "train_data_worker_restarts_total", COUNTER, "", RANK,

@@ -288,7 +288,7 @@ def _with_places(verdict: Verdict, given: argparse.Namespace) -> Verdict:
 
     run = given.run or verdict.run
     if not run:
-        _say("which run these dumps are of does not stand in them: give --run RUN for the places of its ranks")
+        _say("these dumps do not say of which run they are: give --run RUN for the places of its ranks")
         return verdict
     try:
         return places.with_places(verdict, run, Prometheus(given.prometheus))

@@ -33,7 +33,9 @@ def _parser() -> CommandParser:
         statuses=STATUSES,
     )
     parser.add_argument("--nodes", type=_whole(MOST_NODES), required=True, metavar="N", help="how many nodes")
-    parser.add_argument("--gpus", type=_whole(MOST_GPUS), default=8, metavar="N", help="GPUs per node (%(default)s)")
+    parser.add_argument(
+        "--gpus", type=_whole(MOST_GPUS), default=8, metavar="N", help="GPUs per node (default: %(default)s)"
+    )
     parser.add_argument(
         "--scrape", type=_interval, default=5, metavar="TIME", help="scrape interval, 5s to 30s (default: 5s)"
     )

@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--webhook", metavar="[HOST:]PORT",
-        help="take alerts from an Alertmanager that cannot be asked, and sends them here (host: 127.0.0.1)",
+        help="take alerts that an Alertmanager sends here because it cannot be asked (host: 127.0.0.1)",
     )  # fmt: skip
     parser.add_argument(
         "--webhook-secret", type=Path, metavar="FILE", help="the text that it sends as authorization: credentials_file"

@@ -84,7 +84,7 @@ class AlertsOfRun:
         if what not in self._said and len(self._said) < MOST_ALERTS:
             self._said.add(what)
             nodes = listed(hosts_of(seen), 2)
-            self._say(f"Alertmanager's {what}: run {seen.name} has no such rank there, as it is on {nodes}")
+            self._say(f"Alertmanager's {what}: run {seen.name} has no such rank there: it is on {nodes}")
 
 
 class ActiveAlerts(AlertsOfRun):

@@ -101,7 +101,7 @@ def _wrong_checksums(path: Path, deadline: float) -> Iterator[str]:
                 if time.monotonic() > deadline:
                     return
         if digest.hexdigest() != checksum:
-            yield f"{file} is damaged: it has not the checksum that {CHECKSUMS} has of it"
+            yield f"{file} is damaged: it does not have the checksum that {CHECKSUMS} has of it"
 
 
 def _raise(error: OSError) -> None:

@@ -113,7 +113,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--mode", choices=MODES, default=SHADOW, help="do nothing, ask a person, or act (default: %(default)s)"
     )
-    parser.add_argument("--policy", type=Path, metavar="FILE", help="what to do, in YAML (default: --show-policy)")
+    parser.add_argument("--policy", type=Path, metavar="FILE", help="what to do, in YAML (default: see --show-policy)")
     parser.add_argument("--show-policy", action="store_true", help="print the policy, once it is checked, and exit")
     parser.add_argument(
         "--evidence", type=Path, metavar="FOLDER", help="where evidence is kept (default: evidence, in --state)"
@@ -122,7 +122,9 @@ def _parser() -> CommandParser:
         "--logs", type=Path, action="append", default=[], metavar="PATH",
         help="a log or a folder of logs, whose ends are evidence (repeatable)",
     )  # fmt: skip
-    parser.add_argument("--state", type=Path, metavar="FOLDER", help=f"of journal and plans (default: {FOLDER}/RUN)")
+    parser.add_argument(
+        "--state", type=Path, metavar="FOLDER", help=f"folder of the journal and the plans (default: {FOLDER}/RUN)"
+    )
     parser.add_argument(
         "--exporter", metavar="NODE|URL",
         help="the exporter (default: the one of the ranks' socket; {node} in it is each node of a Slurm job)",
@@ -156,7 +158,7 @@ def _supervise(words: Sequence[str]) -> int:
     if not is_srun(command) and (needed := nodes_needed(command, os.environ)) > 1:
         parser.error(
             f"the command is one of {needed} nodes' (--nnodes, --num_machines or PET_NNODES): a run on several is "
-            "supervised with srun in a Slurm job alone. A supervisor on each would know and restart a part of the run"
+            "supervised only with srun in a Slurm job. A supervisor on each would know and restart only a part of it"
         )
     if given.spares and len(nodes) <= given.spares:
         parser.error(f"--spares {given.spares}: the command must be srun, in a Slurm job of more nodes than that")

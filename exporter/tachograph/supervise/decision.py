@@ -193,7 +193,7 @@ def _excuse(situation: Situation, policy: Policy) -> str:
         return ""
     for rank in situation.run.ranks:
         if rank.process == DEBUGGED:
-            return f"a debugger has stopped rank {rank.rank}: a person is at it"
+            return f"a debugger has stopped rank {rank.rank}: a person is working on it"
         excused = policy.excuses.get(rank.phase, 0.0)
         if rank.ended_seconds is None and rank.phase_seconds < excused and not rank.process.startswith("T"):
             return (
@@ -215,7 +215,7 @@ def _rung(  # noqa: PLR0911 - a ladder
     finding = situation.finding
     if finding.trigger in (FAILED, EXITED) and NOT_AGAIN.match(finding.line or finding.category):
         return Decision(
-            rule.end, "17 is the exit code of Megatron-LM for a job that is not to go on: a result was wrong"
+            rule.end, "17 is the exit code of Megatron-LM for a job that must not go on: a result was wrong"
         )
     repeated = memory.repeats(finding)
     no_exclusion = ""
@@ -308,7 +308,7 @@ def _from_checkpoint(situation: Situation, decision: Decision) -> Decision:
         return replace(decision, step=step, why=f"{decision.why}, from the checkpoint of step {count(step)}{newer}")
     if not passed_over:
         return decision
-    why = f"{decision.why}, but no checkpoint can be restored: {'; '.join(passed_over)}. To restart it all the same"
+    why = f"{decision.why}, but no checkpoint can be restored: {'; '.join(passed_over)}. To restart it anyway"
     return replace(decision, needs_person=True, why=why)
 
 

@@ -19,7 +19,7 @@ RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 
 GONE_BY_ITSELF = {
     SLOW: (WRONG, "nothing holds the run up any more"),
-    DIVERGING: (UNKNOWN, "the loss climbs no more, and may or may not have recovered"),
+    DIVERGING: (UNKNOWN, "the loss no longer climbs, and may or may not have recovered"),
     SILENT_CORRUPTION: (UNKNOWN, "the ranks agree again, and which of their numbers is right is not known"),
 }
 """Of a trigger while which a run makes steps: the verdict once its alert is over without us."""

@@ -40,7 +40,7 @@ class PlanObedience:
                 if abs(first - left_out - begin) > TOLERANCE:
                     return (
                         f"rank {rank.rank} began at step {count(first)} and not at step {count(begin)}, as its plan "
-                        f"says, or it counts otherwise: it has made {plural(rank.steps, 'step')}, and is at step "
+                        f"says, or it counts differently: it has made {plural(rank.steps, 'step')}, and is at step "
                         f"{count(rank.step)}"
                     )
                 self._is_over &= all(rank.step > end for _, end in skip)

@@ -33,7 +33,7 @@ OTHER, REPEATED, TAKEN, LATE, MALFORMED, FORGED, TOO_MANY = WEBHOOK_OUTCOMES
 REFUSED = {
     LATE: "what it says is older than what is known",
     MALFORMED: "it is no message of Alertmanager's, version 4",
-    FORGED: "it has not the secret, or no certificate that is trusted",
+    FORGED: "it lacks the secret, or a trusted certificate",
     TOO_MANY: f"more than {MOST_ALERTS} alerts of the run, or too many connections at once",
 }
 """Why a message, or an alert of it, changes nothing."""
@@ -90,7 +90,9 @@ class PushedAlerts(AlertsOfRun):
             self._counts[outcome] += 1
             is_first = self._counts[outcome] == 1
         if is_first and outcome in REFUSED:
-            self._say(f"a webhook from {sender} is refused: {REFUSED[outcome]}. Further ones are counted, and not said")
+            self._say(
+                f"a webhook from {sender} is refused: {REFUSED[outcome]}. Further ones are counted, but not reported"
+            )
 
     def take(self, body: bytes) -> str:
         """Take a message of a sender that may send it, and return what became of it."""

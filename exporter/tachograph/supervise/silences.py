@@ -1,4 +1,4 @@
-"""Whether a silence of an Alertmanager covers what was found: then a person is at it, and nothing is done.
+"""Whether a silence of an Alertmanager covers what was found: then a person is working on it, and nothing is done.
 
 It is asked beside the supervisor's loop, only while something is wrong. What it does not say is not known: a false
 action costs without bound and a missed one does not, so without an answer nothing is done either.

@@ -208,8 +208,8 @@ class Supervisor:
         if isinstance(after.seen, Unknown) and not after.lost:
             self._ended(FAILED, status, f"nothing is done, as nothing is known: {after.seen.why}")
             self._say(
-                f"the command of run {self._run} ended with {status_words(status)}, and is not restarted, as nothing "
-                f"is known of its ranks: {after.seen.why}"
+                f"the command of run {self._run} ended with {status_words(status)}, and is not restarted, because "
+                f"nothing is known of its ranks: {after.seen.why}"
             )
             return status
         try:
@@ -257,8 +257,8 @@ class Supervisor:
 
     def _end_unkillable(self, status: int | None) -> None:
         self._say(
-            f"run {self._run} is not started again: some of its processes cannot be killed, as they wait in the "
-            "kernel, for a GPU or a file system. Restart the node, or start the run on another one"
+            f"run {self._run} is not started again: some of its processes cannot be killed, because they wait in "
+            "the kernel, for a GPU or a file system. Restart the node, or start the run on another one"
         )
         self._ended(STOPPED, status, UNKILLABLE)
 

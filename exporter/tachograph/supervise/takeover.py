@@ -44,7 +44,7 @@ def take_over(run: str, ledger: Ledger, say: Callable[[str], None]) -> bool:
     if stopped:
         say(
             f"run {run} was being stopped by policy when its last supervisor ended: the training has ended with it, "
-            "and is not started. To start it all the same, give the command again"
+            "and is not started. To start it anyway, run the command again"
         )
     if ledger.memory.runs:
         how, why = STOPPED if stopped else LOST, "its supervisor ended, and the training with it"

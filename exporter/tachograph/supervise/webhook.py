@@ -81,7 +81,7 @@ def read_secret(path: Path) -> bytes:
         raise WebhookError(f"{path} may be read by everybody: chmod o= {path}")
     if len(text) < LEAST_SECRET_BYTES or not text.isascii():
         raise WebhookError(
-            f"{path} must have at least {LEAST_SECRET_BYTES} characters, such as of openssl rand -hex 32"
+            f"{path} must have at least {LEAST_SECRET_BYTES} characters, such as from openssl rand -hex 32"
         )
     return text
 
@@ -113,7 +113,7 @@ class WebhookServer:
         self._family, self._place = found[0], (str(found[4][0]), port)
         is_of_others = not is_loopback(self._place[0])
         if is_of_others and not admission.has_tls:
-            raise WebhookError(f"{host} is reached from elsewhere, and a secret can be read on its way without TLS")
+            raise WebhookError(f"{host} can be reached from elsewhere, and without TLS a secret can be read on its way")
         self._server: _Server | None = None
 
     def __enter__(self) -> str:

@@ -41,7 +41,7 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         prog="tachograph top",
         description="Show a node or a run: ranks, GPUs and alerts, worst first.",
-        epilog="Press ? for the keys. To a file or a pipe it prints one picture: docs/top.md.",
+        epilog="Press ? for the keys. Written to a file or a pipe, it prints the screen once: docs/top.md.",
         statuses={0: "shown", 1: "the exporter or Prometheus does not answer", 2: "wrong arguments"},
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run, through Prometheus; without it: a node")
@@ -61,7 +61,9 @@ def _parser() -> CommandParser:
         metavar="SECONDS",
         help=f"default: {NODE_SECONDS:.0f}, for a run {RUN_SECONDS:.0f}",
     )
-    parser.add_argument("--ranks", type=_count, default=RANKS, metavar="N", help="for a run: the worst N (%(default)s)")
+    parser.add_argument(
+        "--ranks", type=_count, default=RANKS, metavar="N", help="for a run: the worst N (default: %(default)s)"
+    )
     parser.add_argument("--once", action="store_true", help="print it once as text and exit")
     parser.add_argument("--json", action="store_true", help="print the same as JSON and exit")
     return parser

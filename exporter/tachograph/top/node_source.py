@@ -66,7 +66,8 @@ def _shown(address: str) -> str:
 def _not_ours(address: str, error: Exception) -> SourceError:
     said = str(error) if type(error) is ValueError else repr(error)
     return SourceError(
-        f"{without_password(address)} is no answer of a tachograph exporter: {said:.200}; --exporter names another"
+        f"{without_password(address)} is not an answer from a tachograph exporter: {said:.200}; "
+        "--exporter names another"
     )
 
 

@@ -83,7 +83,7 @@ def of_exporters(run: str, addresses: Sequence[str]) -> Triage:
         found.answers = (
             QuestionAnswer("node", "What do its exporters say?", "no" if wrong else "yes", tuple(evidence)),
         )
-        found.remarks.append("by exporters alone: what compares nodes, and the past, are not known")
+        found.remarks.append("by exporters alone: the past, and how nodes compare, are not known")
     return found
 
 

@@ -95,7 +95,7 @@ def _learning(facts: Facts) -> Iterator[str]:
         f", {humanize.significant(before)} half an hour ago" if before is not None else ""
     )
     if (norm := facts.number("grad_norm")) is not None:
-        yield f"gradient norm {norm:.2f} times its usual"
+        yield f"gradient norm {norm:.2f} times the usual"
     lowest, earlier = facts.number("loss_lowest"), facts.number("loss_lowest_before")
     if lowest is not None and earlier is not None and lowest > earlier * (1 - PLATEAU_RATIO):
         yield f"its lowest of this hour, {humanize.significant(lowest)}, is not below that of the two hours before"

@@ -219,7 +219,7 @@ def _learning(facts: Facts, firing: FiringKind, finding: TriageFinding) -> Triag
     words = MODES[finding.mode].title + (f", at {humanize.significant(loss)}" if loss is not None else "")
     if norm is not None:
         confirms = "which confirms it" if norm > 2 else "so look at the data first"
-        words += f"; the gradient norm is at {norm:.1f} times its usual" + (
+        words += f"; the gradient norm is at {norm:.1f} times the usual" + (
             f", {confirms}" if finding.mode == "divergence" else ""
         )
     return replace(finding, words=words)

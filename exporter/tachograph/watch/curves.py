@@ -97,7 +97,7 @@ def _figures(run: str, samples: Sequence[Said], window: Window) -> Iterator[Figu
         ),
         (
             f"Step time{of_run}",
-            "The usual step of the latest ones. Flat is good.",
+            "The usual time of the latest steps. Flat is good.",
             "usual step",
             [(said.at, said.step_seconds) for said in samples],
             duration,

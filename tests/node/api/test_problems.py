@@ -100,7 +100,7 @@ def test_since_when(table: Any, hand: Any) -> None:
     ("saved", "said"),
     [
         (None, "the loss has been NaN since step 61, on rank 1 first."),
-        (60, "on rank 1 first; the last checkpoint from before it is of step 60."),
+        (60, "on rank 1 first; the last checkpoint from before it is from step 60."),
         (61, "on rank 1 first; no checkpoint from before it is known."),
     ],
 )

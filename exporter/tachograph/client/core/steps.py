@@ -18,7 +18,7 @@ from tachograph.client.core.phases import OURS, Outer, Phase, PhaseClock, Uncopi
 from tachograph.client.core.scalars import Copy, Reading, read
 
 FIRST_TAG = "warm-up"
-"""The first step of a process compiles, allocates and connects: it is no ordinary one."""
+"""The first step of a process compiles, allocates and connects: it is not an ordinary one."""
 
 RING_LIMIT = 4096
 """Steps kept for the sender thread, which empties the ring every second: more per second are dropped and counted."""
@@ -181,7 +181,7 @@ class Step(Uncopied):
         return self._outer is not None or self._partial
 
     def _stay(self, ended_well: bool) -> None:
-        """End a micro-step, or one that failed: what it belonged to begins anew, with the tag that it would have."""
+        """End a micro-step, or one that failed: what it belonged to begins again, with the tag that it would have."""
         self._partial = ended_well
         self.accumulating = False
         if not ended_well:

@@ -159,7 +159,7 @@ def _spiked(run: RunAnswer, found: NodeFinding) -> Problem:
 def _saved_before(run: RunAnswer) -> str:
     """Return which checkpoint is from before the trouble of the loss."""
     if run.checkpoint_step is not None:
-        return f"; the last checkpoint from before it is of step {count(run.checkpoint_step)}"
+        return f"; the last checkpoint from before it is from step {count(run.checkpoint_step)}"
     return "; no checkpoint from before it is known" if run.checkpoints else ""
 
 

@@ -11,9 +11,9 @@ from tachograph.node.ranks.conclusions.view import RunView
 from tachograph.node.samples import Sample
 
 STANDS_SECONDS = 10.0
-"""Longer than a usual step and this in phase data, half of the ranks stand still there."""
+"""Half of the ranks stand still there if they have been in phase data for longer than this and than a usual step."""
 FORGIVEN_SECONDS = 30.0
-"""A stall that was over for no longer than this goes on."""
+"""A stall that pauses for no longer than this goes on."""
 LEAST_SHARE, LEAST_STEPS = 0.4, 6
 """Three fifths of the samples are to show a stall; where steps are slow, one batch counts for three of them."""
 STALLED = 3.0

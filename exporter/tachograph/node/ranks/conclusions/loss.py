@@ -13,7 +13,7 @@ from tachograph.node.ranks.unsaid import HEALED_SECONDS
 from tachograph.node.samples import Sample
 
 ENDED_SECONDS = 600.0
-"""Of a rank that ended by it, so long beyond its end, or until it is back: its page silences that of the failure."""
+"""How long a lost loss outlives the rank that it ended, unless that comes back: its page silences the failure's."""
 
 
 class RunLoss:

@@ -21,7 +21,7 @@ FLOOR_SECONDS = 600.0
 FLOORS = 6
 """An hour of them."""
 SETTLED_SECONDS = 1800.0
-"""For so long after its first step a rank's memory is still being settled."""
+"""For this long after its first step a rank's memory is still settling."""
 LEAK_BYTES = 1e7
 """What a leak adds in 20 minutes at least."""
 RETRY_SECONDS = 600.0

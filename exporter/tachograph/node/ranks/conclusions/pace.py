@@ -14,7 +14,7 @@ from tachograph.node.samples import Sample
 EXCUSED_SECONDS = 2.0
 """A shorter save or evaluation excuses nothing: a small checkpoint every few steps is part of the pace."""
 BYSTANDER_SECONDS = 60.0
-"""Who was in its phase for so much longer than the limit before the run's last step is a bystander."""
+"""A rank in its phase for this much longer than the limit before the run's last step is a bystander."""
 
 
 def is_bystander(rank: Rank, view: RunView) -> bool:

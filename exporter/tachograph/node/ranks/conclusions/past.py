@@ -72,7 +72,7 @@ class Past:
         return max((median for _, median in self._bests), default=None)
 
     def worse_seconds(self, now: float) -> float:
-        """Return since how long the figure is worse than usual, but for less than an hour at a time; 0 if it is not."""
+        """Return for how long the figure has been worse than usual, interruptions aside; 0 if it is not."""
         held = self._held
         return now - held.since if held is not None and held.last >= self._recent[-1][0] else 0.0
 
