@@ -73,7 +73,7 @@ def test_a_job_that_is_not_to_go_on(supervised: Supervised) -> None:
     status, said = supervised.end(supervised.ranks("act", "--fail", "exit-17@12"))
     assert status == 1
     assert supervised.decisions() == [("act", "failed", "stop")]
-    assert "17 is the exit code of Megatron-LM for a job that is not to go on" in said
+    assert "17 is the exit code of Megatron-LM for a job that must not go on" in said
 
 
 def test_shadow_mode_leaves_the_run_as_it_is(supervised: Supervised) -> None:
