@@ -8,18 +8,19 @@ unix socket where there is one: there the kernel says who asks.
 from __future__ import annotations
 
 import http.client
+import io
+import math
 import socket
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from tachograph._version import __version__
+from tachograph.servers.by_deadline import ByDeadline
 from tachograph.servers.server_address import DEFAULT_PORT, UNIX, is_loopback, unix_socket_of, web_socket_path
 from tachograph.text.printable import printable
 from tachograph.wire import socket_path
@@ -237,6 +238,8 @@ def _adapter(path: str | None) -> HTTPAdapter:
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
     class Connection(HTTPConnection):
+        response_class = _HeaderInTime
+
         def _new_conn(self) -> socket.socket:
             if path is None:
                 return super()._new_conn()
@@ -245,14 +248,8 @@ def _adapter(path: str | None) -> HTTPAdapter:
             sock.connect(path)
             return sock
 
-        def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as urllib3 declares it
-            with _in_time(self.sock):
-                return super().getresponse()
-
     class TlsConnection(HTTPSConnection):
-        def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as urllib3 declares it
-            with _in_time(self.sock):
-                return super().getresponse()
+        response_class = _HeaderInTime
 
     class Pool(HTTPConnectionPool):
         ConnectionCls = Connection
@@ -265,32 +262,20 @@ def _adapter(path: str | None) -> HTTPAdapter:
     return adapter
 
 
-@contextmanager
-def _in_time(sock: socket.socket | None) -> Iterator[None]:
-    """Have all reads together take no longer than the socket's timeout, which limits each alone; raise TimeoutError.
+class _HeaderInTime(http.client.HTTPResponse):
+    """A response whose whole header must come within the connection's timeout, which limits each read alone."""
 
-    A server that sends a byte now and then would be waited for without an end.
-    """
-    timeout = None if sock is None else sock.gettimeout()
-    if sock is None or timeout is None:
-        yield
-        return
-    is_late = threading.Event()
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - as http.client has it
+        super().__init__(sock, *arguments, **named)
+        timeout = sock.gettimeout()
+        self._bytes = ByDeadline(sock, math.inf if timeout is None else time.monotonic() + timeout)
+        self.fp.close()
+        self.fp = io.BufferedReader(self._bytes)
 
-    def give_up() -> None:
-        is_late.set()
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(timeout, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if is_late.is_set():
-            raise TimeoutError
+    def begin(self) -> None:
+        """Read the header."""
+        super().begin()
+        self._bytes.lift()
 
 
 def _authorities() -> str | bool:

@@ -18,10 +18,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from tachograph.node.web.web_config import is_named
 from tachograph.node.web.web_config_file import WebConfigFile
+from tachograph.servers.by_deadline import ByDeadline
 from tachograph.servers.few_connections import FewConnections
 from tachograph.servers.server_address import is_loopback, listen_address
 from tachograph.supervise.alerts import MOST_BYTES
@@ -189,7 +189,7 @@ class _Message(BaseHTTPRequestHandler):
         deadline = time.monotonic() + MESSAGE_SECONDS
         self._sender = str(self.client_address[0])
         super().setup()
-        self.rfile = io.BufferedReader(_ByDeadline(self.connection, deadline))
+        self.rfile = io.BufferedReader(ByDeadline(self.connection, deadline))
 
     def do_POST(self) -> None:
         """Take a message."""
@@ -228,20 +228,3 @@ class _Message(BaseHTTPRequestHandler):
 def _host(address: object) -> str:
     """Return the host of a peer's address."""
     return str(address[0]) if isinstance(address, tuple) else str(address)
-
-
-class _ByDeadline(io.RawIOBase):
-    """The bytes that a connection receives until a time by the monotonic clock; then TimeoutError is raised."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection, self._deadline = connection, deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever can be written to
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
