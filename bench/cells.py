@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from rules import PATIENCE_SECONDS, Bench, node_targets, patterns, states
+from rules import PATIENCE_SECONDS, Bench, add_series_levels, node_targets, patterns, series_flags, states
 from rules_pages import RANKS_PER_NODE
 from tachograph.bundle import scale_out
 from tachograph.bundle.site import Site
@@ -123,8 +123,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1024, help="ranks of each cell")
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
     parser.add_argument("--scrape-interval", help="as of `tachograph bundle` (default: as shipped)")
-    parser.add_argument("--rank-series", default="dashboards", help="the exporters' --rank.series")
-    parser.add_argument("--gpu-series", default="dashboards", help="the exporters' --gpu.series")
+    add_series_levels(parser)
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=75, help="seconds between a fault and its measurement")
     parser.add_argument("--seconds", type=float, default=60, help="seconds to measure each state")
@@ -133,12 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     programs = binaries.find(options.suite)
     with tempfile.TemporaryDirectory(prefix="tachograph-cells-") as name:
-        patterns(
-            Path(name),
-            programs["node_exporter"],
-            f"--rank.series={options.rank_series}",
-            f"--gpu.series={options.gpu_series}",
-        )
+        patterns(Path(name), programs["node_exporter"], *series_flags(options))
         found = measure(options, programs, Path(name))
     save(f"cells-{options.suite}", {"ranks in a node": RANKS_PER_NODE, **found})
 

@@ -233,6 +233,17 @@ def report_cpu(ranks: int, state: str, groups: Mapping[str, Any], slowest: int) 
         print(f"  {spent * 1e3:9.1f} ms  {rule}")
 
 
+def add_series_levels(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how much the exporters of the fleet show."""
+    for what in ("rank", "gpu"):
+        parser.add_argument(f"--{what}-series", default="dashboards", help=f"the exporters' --{what}.series")
+
+
+def series_flags(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the exporters' flags that these options stand for."""
+    return f"--rank.series={options.rank_series}", f"--gpu.series={options.gpu_series}"
+
+
 def main() -> None:
     """Measure each size and write docs/evidence/rules-bench.md if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -241,8 +252,7 @@ def main() -> None:
     parser.add_argument("--rules", type=Path, default=ROOT / "prometheus/rules", help="folder of rule files")
     parser.add_argument("--scrape-interval", help="as of `tachograph bundle` (default: as shipped)")
     parser.add_argument("--host-series", default="all", help="as of `tachograph bundle`")
-    parser.add_argument("--rank-series", default="dashboards", help="the exporters' --rank.series")
-    parser.add_argument("--gpu-series", default="dashboards", help="the exporters' --gpu.series")
+    add_series_levels(parser)
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")
     parser.add_argument("--seconds", type=float, default=120, help="seconds to measure each state")
@@ -261,12 +271,7 @@ def main() -> None:
     programs = binaries.find(options.suite)
     version = ".".join(map(str, binaries.version(programs["prometheus"])))
     with tempfile.TemporaryDirectory(prefix="tachograph-rules-") as name:
-        patterns(
-            Path(name),
-            programs["node_exporter"],
-            f"--rank.series={options.rank_series}",
-            f"--gpu.series={options.gpu_series}",
-        )
+        patterns(Path(name), programs["node_exporter"], *series_flags(options))
         found = [measure(ranks, options, programs, Path(name)) for ranks in options.ranks]
     timing = {"warm-up": options.warm_up, "onset": options.onset, "seconds": options.seconds}
     result = {
