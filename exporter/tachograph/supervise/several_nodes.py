@@ -120,10 +120,13 @@ def merged(parts: Mapping[str, RunSeen | Unknown]) -> RunSeen | Unknown:
 
 
 def _hang_limit(parts: Sequence[RunSeen]) -> float:
-    """Return the longest; ranks that wait for nobody have no longer time if others hang because they wait for them."""
-    hung = [part.hang_limit for part in parts if part.state == "hung"]
-    others = [part for part in parts if part.state != "hung"]
-    return max(hung + [part.hang_limit for part in others if not (hung and part.hang_limit_of == NONE_WAITS)])
+    """Return the longest; ranks that wait for nobody have no more time if others hang because they wait for them."""
+    some_hang = any(part.state == "hung" for part in parts)
+    return max(
+        part.hang_limit
+        for part in parts
+        if part.state == "hung" or not (some_hang and part.hang_limit_of == NONE_WAITS)
+    )
 
 
 def _common(parts: Sequence[Sequence[CheckpointSeen]]) -> tuple[CheckpointSeen, ...]:

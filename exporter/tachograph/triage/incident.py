@@ -55,11 +55,10 @@ def _happened(found: Triage, prometheus: Prometheus | None) -> tuple[list[Incide
 
 def _safe(line: str) -> str:
     """Return a line without control characters; names do not become markup, links or pictures."""
-    return (
-        printable(line)
-        if line.startswith("    ")
-        else re.sub(r"[\[\]`]", r"\\\g<0>", printable(line)).replace("<", "&lt;")
-    )
+    said = printable(line)
+    if line.startswith("    "):
+        return said
+    return re.sub(r"[\[\]`]", r"\\\g<0>", said).replace("<", "&lt;")
 
 
 def _lines(

@@ -43,7 +43,11 @@ class Actions:
 
     def handler(self, number: int) -> bytes:
         """Return the address of the function that handles the signal."""
-        return self.of(number)[: self._address_bytes]
+        return self.handler_in(self.of(number))
+
+    def handler_in(self, action: bytes) -> bytes:
+        """Return the address in what `of` once returned; all its bytes are 0 for what the signal does by default."""
+        return action[: self._address_bytes]
 
     def is_ignored(self, number: int) -> bool:
         """Return whether the signal is ignored."""

@@ -26,7 +26,7 @@ class SignalDump:
         try:
             file = _File(self.descriptor.number)
             self._before = self._actions.of(number)
-            if any(self._actions.handler(number)):  # what `is_free` reads lets other threads run
+            if any(self._actions.handler_in(self._before)):  # what `is_free` reads lets other threads run
                 raise ValueError(f"signal {number} was taken at this moment")
             # `faulthandler` calls what it found, and puts it back: nothing that ends the process, or what a thread of
             # the program has put there by then.

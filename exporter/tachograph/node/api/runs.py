@@ -99,8 +99,8 @@ class RunAnswer:
     """The part of a run that is on this node; `state` is one of `diagnosis.STATES`.
 
     It hangs after `hang_limit_seconds`, which is that of a pause of the kind `hang_limit_of` (`catalog.PAUSE_LIMITS`),
-    or of none. `culprit` is the rank that holds it up (`conclusions/standing.py`), `behind` by
-    how many collectives; `sentence` says that in words, from 10 s and ten usual steps on. `wait_seconds` and
+    or of none. `culprit` is the rank that holds it up (`conclusions/standing.py`), `behind` by how many collectives;
+    `sentence` says that in words, from 10 s and ten usual steps on. `wait_seconds` and
     `data_seconds` are what the median rank waits for the others and for data in each step, `data_for_seconds` is for
     how long that has been too much, `parts_seconds` what a step goes into if the loop generates
     (`diagnosis.step_parts`), `saving_seconds` for how long a save has been under way, `checkpoint_step` that of the

@@ -23,8 +23,8 @@ class Makeup:
         self._batch: float | None = None
         self._worth: tuple[str, float] | None = None
         self.batch_changed = self.work_changed = self._batch_grew = -math.inf
-        """When the batch last changed, by the monotonic clock; and when the work itself last
-    changed, as to a smaller batch or longer sequences: more of the same work at once takes no longer per token."""
+        """When the batch last changed, by the monotonic clock; and when the work itself last changed, as to a smaller
+        batch or longer sequences: more of the same work at once takes no longer per token."""
 
     def look(self, view: RunView) -> None:
         """Note a change of the batch."""
