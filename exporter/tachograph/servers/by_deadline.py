@@ -1,4 +1,4 @@
-"""The bytes of a connection that must come by a time: whoever sends one now and then would be waited for without an end."""
+"""The bytes of a connection that must come by a time: whoever sends one now and then would be waited without end."""
 
 from __future__ import annotations
 

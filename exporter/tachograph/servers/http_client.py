@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -28,6 +29,7 @@ from tachograph.wire import socket_path
 if TYPE_CHECKING:
     import urllib3
     from requests.adapters import HTTPAdapter
+    from urllib3.connectionpool import HTTPConnectionPool
 
 MOST_BYTES = 128 << 20
 """Limit of an unpacked body: 16,384 series of 240 samples each are 110 MB."""
@@ -234,6 +236,15 @@ def _own_exporter(url: SplitResult) -> str | None:
 def _adapter(path: str | None) -> HTTPAdapter:
     """Return what sends requests, through a unix socket if there is a path; the header must be complete in time."""
     from requests.adapters import HTTPAdapter
+
+    adapter = HTTPAdapter()
+    adapter.poolmanager.pool_classes_by_scheme = _pools(path)
+    return adapter
+
+
+@cache
+def _pools(path: str | None) -> dict[str, type[HTTPConnectionPool]]:
+    """Return the pools of such connections, by scheme: classes that are made once, not for each of a run's nodes."""
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
@@ -257,9 +268,7 @@ def _adapter(path: str | None) -> HTTPAdapter:
     class TlsPool(HTTPSConnectionPool):
         ConnectionCls = TlsConnection
 
-    adapter = HTTPAdapter()
-    adapter.poolmanager.pool_classes_by_scheme = {"http": Pool, "https": TlsPool}
-    return adapter
+    return {"http": Pool, "https": TlsPool}
 
 
 class _HeaderInTime(http.client.HTTPResponse):
