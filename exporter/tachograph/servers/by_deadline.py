@@ -1,4 +1,4 @@
-"""The bytes of a connection that must come by a time: whoever sends one now and then would be waited without end."""
+"""A connection's bytes, all of them by a deadline: whoever sends one now and then would keep a reader waiting for ever."""
 
 from __future__ import annotations
 
