@@ -1,4 +1,4 @@
-"""A connection's bytes, all of them by a deadline: whoever sends one now and then would keep a reader waiting for ever."""
+"""A connection's bytes, all of them by a deadline: one who sends a byte now and then would hold a reader for ever."""
 
 from __future__ import annotations
 
