@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 
 from tachograph.client.transport.descriptors import OwnDescriptor, copy_high
 from tachograph.client.transport.signal_actions import Actions, is_free
+
+CALL_SECONDS = 0.2
+"""How long another handler may have the signal before it counts as taken: `faulthandler` lends it to the one that it
+found while it calls it, and takes it back."""
 
 
 class SignalDump:
@@ -41,11 +46,12 @@ class SignalDump:
             raise
         self._file = weakref.ref(file)  # `faulthandler` alone keeps it, until the program calls it for this signal
         self._handler = self._actions.handler(number)
+        self._lent_at: float | None = None
 
     @property
     def is_ours(self) -> bool:
         """Whether the program has taken neither the signal nor the descriptor."""
-        return self.descriptor.is_ours and self._is_registered and self._has_signal
+        return self.descriptor.is_ours and self._is_registered and not self._is_taken()
 
     @property
     def _is_registered(self) -> bool:
@@ -54,6 +60,12 @@ class SignalDump:
     @property
     def _has_signal(self) -> bool:
         return self._actions.handler(self._number) == self._handler
+
+    def _is_taken(self) -> bool:
+        """Return whether another handler has had the signal for longer than a call of it takes."""
+        now = time.monotonic()
+        self._lent_at = None if self._has_signal else self._lent_at or now
+        return self._lent_at is not None and now - self._lent_at >= CALL_SECONDS
 
     def close(self) -> None:
         """Give the signal back; a handler that came later stays."""
