@@ -76,7 +76,7 @@ def ready_exporter(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[by
         exporter = subprocess.Popen(command, **quiet)
         ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(i), str(FRAME)], **quiet) for i in range(8)]
         try:
-            wait_for(url, tachograph_rank_up=8, tachograph_gpu_up=8)
+            wait_for(url, tachograph_rank_up=8, tachograph_gpu_energy_joules_total=8)  # which is read after `up`
             yield exporter, url
         finally:
             for process in [*ranks, exporter]:
