@@ -61,6 +61,9 @@ for seq in range(1, 10**9):
     time.sleep(1.0)
 """
 
+LAST_READ = "tachograph_gpu_energy_joules_total" if shutil.which("nvidia-smi") else "tachograph_gpu_sm_cycles_total"
+"""What a GPU shows once all of its first readings are there; not every real one counts cycles."""
+
 
 @contextmanager
 def ready_exporter(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
@@ -76,7 +79,7 @@ def ready_exporter(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[by
         exporter = subprocess.Popen(command, **quiet)
         ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(i), str(FRAME)], **quiet) for i in range(8)]
         try:
-            wait_for(url, tachograph_rank_up=8, tachograph_gpu_energy_joules_total=8)  # which is read after `up`
+            wait_for(url, tachograph_rank_up=8, **{LAST_READ: 8})
             yield exporter, url
         finally:
             for process in [*ranks, exporter]:
