@@ -104,7 +104,8 @@ class AboveBench(Bench):
 
 def measure(options: argparse.Namespace, programs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
     """Measure the level above: warm up, then healthy, straggler and hang."""
-    site = Site({}, scrape_seconds=int(duration.parse(options.scrape_interval or "0")))
+    seconds = int(duration.parse(options.scrape_interval or "0"))
+    site = Site({}, scrape_seconds=seconds, host_series=options.host_series)
     result: dict[str, Any] = {"cells": options.cells, "ranks": options.ranks}
     bench = AboveBench(folder, programs, options.ranks, options.cells, site)
     with bench:

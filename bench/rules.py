@@ -234,9 +234,10 @@ def report_cpu(ranks: int, state: str, groups: Mapping[str, Any], slowest: int) 
 
 
 def add_series_levels(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how much the exporters of the fleet show."""
+    """Add the options that say how much of the fleet's nodes is shown and stored."""
     for what in ("rank", "gpu"):
         parser.add_argument(f"--{what}-series", default="dashboards", help=f"the exporters' --{what}.series")
+    parser.add_argument("--host-series", default="all", help="as of `tachograph bundle`")
 
 
 def series_flags(options: argparse.Namespace) -> tuple[str, str]:
@@ -251,7 +252,6 @@ def main() -> None:
     parser.add_argument("--suite", default="bookworm", help="Debian release whose Prometheus is measured")
     parser.add_argument("--rules", type=Path, default=ROOT / "prometheus/rules", help="folder of rule files")
     parser.add_argument("--scrape-interval", help="as of `tachograph bundle` (default: as shipped)")
-    parser.add_argument("--host-series", default="all", help="as of `tachograph bundle`")
     add_series_levels(parser)
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")
