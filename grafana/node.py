@@ -10,6 +10,7 @@ import shell
 from absences import NO_HOST, NO_PRESSURE
 from condition import ON_HOSTS, firing_table
 from culprits import ROWS
+from depth import mig, tuning
 from hosts import GPU, NODE, RUN, WHERE, alerts, of_gpus, of_hosts, of_their_runs, rated
 from panels import (
     BAND,
@@ -368,7 +369,8 @@ def dashboard() -> Json:
         "node",
         "Nodes, GPUs, links and disks: is anything physically breaking, and where. A run narrows them to its nodes.",
         [*top(), gpu_table(), row("Activity"), *activity(), row("Power and heat"), *power(), row("Faults"),
-                *faults(), row("Links"), *links(), row("Host"), *host(), row("PCIe", *pcie())],
+                *faults(), row("Links"), *links(), row("Host"), *host(), row("PCIe", *pcie()),
+                row("Tuning a model", *tuning()), row("MIG", mig())],
         variables=(FIND, RUN, NODE, GPU),
         annotations=[
             annotation("Alerts", RED, alerts(), "{{alertname}}", "{{instance}} GPU {{gpu}}", on=True),

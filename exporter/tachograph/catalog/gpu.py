@@ -33,7 +33,6 @@ _MIG = (*GPU, "mig")
 _MIB = 2**-20
 _TUNING = "for tuning a model; alerts and panels read SM activity"
 _SUSPECT = "to look at when a GPU is suspected, as in nvidia-smi -q"
-_SLICE = "none of our rules or panels covers MIG instances yet"
 _NANO = 1e9  # DCGM's violation fields: its older headers say microseconds, the newer ones nanoseconds, as NVML counts
 
 
@@ -69,16 +68,7 @@ GPU_MEMORY_UTILIZATION = _row(
     "gpu_memory_controller_ratio", GAUGE, "ratio", GPU,
     "Share of the driver's last sample period in which device memory was read or written.",
     dcgm=(Dcgm("DCGM_FI_DEV_MEM_COPY_UTIL", 100),),
-    detail=True, unread=_TUNING,
-)  # fmt: skip
-GPU_CODEC_UTILIZATION = _row(
-    "gpu_codec_utilization_ratio", GAUGE, "ratio", (*GPU, "engine"), "Utilization of a video engine.",
-    ("encoder", "decoder"),
-    dcgm=(
-        Dcgm("DCGM_FI_DEV_ENC_UTIL", 100, ("encoder",)),
-        Dcgm("DCGM_FI_DEV_DEC_UTIL", 100, ("decoder",)),
-    ), detail=True,
-    unread="no training uses a video engine; users of dcgm-exporter expect it",
+    detail=True,
 )  # fmt: skip
 GPU_SM_CYCLES = _row(
     "gpu_sm_cycles_total", COUNTER, "", GPU, "Cycles in which the SMs could have worked, since reboot.", few=True
@@ -101,7 +91,6 @@ GPU_ENGINE_ACTIVE = _row(
     "gpu_engine_active_ratio", GAUGE, "ratio", GPU,
     "Sampled share of time in which the compute or graphics engine was busy.",
     dcgm=(Dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),), detail=True,
-    unread=_TUNING,
 )  # fmt: skip
 GPU_SM_ACTIVE = _row(
     "gpu_sm_active_ratio", GAUGE, "ratio", GPU, "Sampled share of SM cycles with a warp on the SM.",
@@ -112,7 +101,6 @@ GPU_SM_OCCUPANCY = _row(
     "gpu_sm_occupancy_ratio", GAUGE, "ratio", GPU,
     "Sampled number of warps on an SM, as a share of the warps it can hold.",
     dcgm=(Dcgm("DCGM_FI_PROF_SM_OCCUPANCY", default=False),), detail=True,
-    unread=_TUNING,
 )  # fmt: skip
 GPU_TENSOR_ACTIVE = _row(
     "gpu_tensor_active_ratio", GAUGE, "ratio", GPU, "Sampled share of cycles in which tensor cores worked.",
@@ -121,7 +109,7 @@ GPU_TENSOR_ACTIVE = _row(
 GPU_DRAM_ACTIVE = _row(
     "gpu_dram_active_ratio", GAUGE, "ratio", GPU, "Sampled share of the device memory's peak bandwidth in use.",
     dcgm=(Dcgm("DCGM_FI_PROF_DRAM_ACTIVE"),),
-    detail=True, unread=_TUNING,
+    detail=True,
 )  # fmt: skip
 GPU_PIPE_ACTIVE = _row(
     "gpu_pipe_active_ratio", GAUGE, "ratio", (*GPU, "pipe"), "Sampled share of cycles in which a pipe worked.",
@@ -131,7 +119,6 @@ GPU_PIPE_ACTIVE = _row(
         Dcgm("DCGM_FI_PROF_PIPE_FP32_ACTIVE", 1, ("fp32",), default=False),
         Dcgm("DCGM_FI_PROF_PIPE_FP16_ACTIVE", 1, ("fp16",), default=False),
     ), detail=True,
-    unread=_TUNING,
 )  # fmt: skip
 
 # Memory.
@@ -155,14 +142,6 @@ GPU_MEMORY_RESERVED = _row(
     dcgm=(Dcgm("DCGM_FI_DEV_FB_RESERVED", _MIB),), detail=True,
     unread=_SUSPECT,
 )  # fmt: skip
-GPU_BAR1_TOTAL = _row(
-    "gpu_bar1_total_bytes", GAUGE, "bytes", GPU,
-    "Size of the BAR1 window, through which PCIe accesses device memory.", detail=True,
-    unread=_SUSPECT,
-)  # fmt: skip
-GPU_BAR1_USED = _row(
-    "gpu_bar1_used_bytes", GAUGE, "bytes", GPU, "Part of the BAR1 window that is mapped.", detail=True, unread=_SUSPECT
-)
 
 # Temperature, power, clocks.
 GPU_TEMPERATURE = _row(
@@ -488,21 +467,15 @@ GPU_ACHIEVABLE_FLOPS = _row(
 MIG_INFO = _row(
     "gpu_mig_info", INFO, "", (*_MIG, "mig_uuid", "profile"),
     "A MIG instance, named by GPU instance and compute instance, such as 1/0; always 1.",
-    unread=_SLICE,
 )  # fmt: skip
-MIG_MEMORY_TOTAL = _row(
-    "gpu_mig_memory_total_bytes", GAUGE, "bytes", _MIG, "Device memory of a MIG instance.", unread=_SLICE
-)
-MIG_MEMORY_USED = _row(
-    "gpu_mig_memory_used_bytes", GAUGE, "bytes", _MIG, "Device memory in use in a MIG instance.", unread=_SLICE
-)
+MIG_MEMORY_TOTAL = _row("gpu_mig_memory_total_bytes", GAUGE, "bytes", _MIG, "Device memory of a MIG instance.")
+MIG_MEMORY_USED = _row("gpu_mig_memory_used_bytes", GAUGE, "bytes", _MIG, "Device memory in use in a MIG instance.")
 MIG_SM_ACTIVE = _row(
     "gpu_mig_sm_active_ratio",
     GAUGE,
     "ratio",
     _MIG,
     "Sampled share of the instance's SM cycles with a warp on the SM.",
-    unread=_SLICE,
 )
 MIG_TENSOR_ACTIVE = _row(
     "gpu_mig_tensor_active_ratio",
@@ -510,7 +483,6 @@ MIG_TENSOR_ACTIVE = _row(
     "ratio",
     _MIG,
     "Sampled share of cycles in which the instance's tensor cores worked.",
-    unread=_SLICE,
 )
 MIG_DRAM_ACTIVE = _row(
     "gpu_mig_dram_active_ratio",
@@ -518,5 +490,4 @@ MIG_DRAM_ACTIVE = _row(
     "ratio",
     _MIG,
     "Sampled share of the instance's memory bandwidth in use.",
-    unread=_SLICE,
 )

@@ -60,12 +60,12 @@ def test_no_blank_value_is_believed(fake: Any, one_gpu: OneGpu, narrow: int, wid
     before = collector.at(0, 1)
     gpu = fake.gpus[3]
     kept = bytes(gpu)
-    for name in ("utilization", "codec", "temperature", "thresholds", "power_limits", "clocks", "max_clocks", "banks",
+    for name in ("utilization", "temperature", "thresholds", "power_limits", "clocks", "max_clocks", "banks",
                  "pcie", "pcie_max"):  # fmt: skip
         getattr(gpu, name)[:] = [narrow] * len(getattr(gpu, name))
     gpu.power = gpu.power_limit = gpu.performance_state = gpu.persistence = gpu.sram_threshold = narrow
     gpu.links = gpu.fabric[0] = narrow
-    gpu.memory_total = gpu.memory_used = gpu.memory_reserved = gpu.bar1[0] = gpu.bar1[1] = gpu.clock_events = wide
+    gpu.memory_total = gpu.memory_used = gpu.memory_reserved = gpu.clock_events = wide
     fields = [field for field in FIELDS if field.since <= (580, 95) and not field.before]
     for field in fields:
         fake.field(3, field.id, wide, field.scope, UNSIGNED_LONG_LONG)
@@ -104,7 +104,6 @@ def test_no_blank_value_is_believed(fake: Any, one_gpu: OneGpu, narrow: int, wid
         (("clock_hertz", "sm"), "clocks", 99_999),
         (("memory_used_bytes",), "memory_used", 2**63),
         (("memory_used_bytes",), "memory_used", (80 << 30) + (1 << 20)),
-        (("codec_utilization_ratio", "encoder"), "codec", 255),
         (("performance_state",), "performance_state", 31),
         (("row_remap_banks", "max"), "banks", 2**31),
         (("ecc_sram_threshold_exceeded",), "sram_threshold", 2),

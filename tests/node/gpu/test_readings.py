@@ -68,9 +68,7 @@ def test_every_reading_arrives_in_base_units(fake: Any, one_gpu: OneGpu) -> None
     gpu = fake.gpus[5]
     gpu.serial, gpu.vbios = b"1650123", b"96.00.AA"
     gpu.utilization[:] = 97, 41
-    gpu.codec[:] = 7, 8
     gpu.memory_total, gpu.memory_used, gpu.memory_reserved = 85520809984, 70000000001, 600000002
-    gpu.bar1[:] = 137438953472, 1234567
     gpu.temperature[:] = 61, 74
     gpu.thresholds[:] = 92, 89, 95, 87
     gpu.power_limit = 700000
@@ -103,14 +101,10 @@ def test_every_reading_arrives_in_base_units(fake: Any, one_gpu: OneGpu) -> None
         ("info", "NVIDIA H100 80GB HBM3", "00000000:BB:00.0", "1650123", "96.00.AA", "580.95.05", "13.0"): 1,
         ("utilization_ratio",): 0.97,
         ("memory_controller_ratio",): 0.41,
-        ("codec_utilization_ratio", "encoder"): 0.07,
-        ("codec_utilization_ratio", "decoder"): 0.08,
         ("memory_total_bytes",): 85520809984,
         ("memory_used_bytes",): 70000000001,
         ("memory_reserved_bytes",): 600000002,
         ("memory_free_bytes",): 85520809984 - 70000000001 - 600000002,
-        ("bar1_total_bytes",): 137438953472,
-        ("bar1_used_bytes",): 1234567,
         ("temperature_celsius", "gpu"): 61,
         ("temperature_celsius", "memory"): 74,
         ("temperature_threshold_celsius", "slowdown"): 89,

@@ -103,7 +103,6 @@ MEMORY_CLOCK_MAX = Range(0, 50e9, sets="highest memory clock")  # GDDR7: 14 GHz
 MEMORY_CLOCK = Range(0, 50e9, under="highest memory clock", times=1.5)
 HELD = Range(0, 1e9, fastest=4)  # seconds, of 30 years
 MEMORY, MEMORY_PART = Range(0, 2**46, sets="memory"), Range(0, 2**46, under="memory")
-BAR1, BAR1_PART = Range(0, 2**50, sets="BAR1 window"), Range(0, 2**50, under="BAR1 window")
 COUNT = Range(0, 1e15, fastest=1e9)  # of errors: a broken link makes millions a second
 FAULTS = Range(0, 1e9, fastest=1e6)  # of memory, and replays of PCIe, which NVML counts in 32 bits: 0xbadf1100 is none
 BANKS = Range(0, 1e6)
@@ -122,10 +121,6 @@ def _value(metric: Metric, possible: Range, *labels: str, scale: float = 1.0) ->
 
 def _number(name: str, *arguments: object) -> Read:
     return lambda gpu: (gpu.call(name, *arguments),)
-
-
-def _first(name: str) -> Read:
-    return lambda gpu: (gpu.call(name)[0],)
 
 
 def _members(name: str, *members: str) -> Read:
@@ -234,10 +229,6 @@ CALLS: tuple[Call, ...] = (
          slow=True),
     Call(_number("nvmlDeviceGetMaxClockInfo", 2),
          (_value(catalog.GPU_CLOCK_MAX, MEMORY_CLOCK_MAX, "memory", scale=MEGA),), slow=True),
-    Call(_first("nvmlDeviceGetEncoderUtilization"),
-         (_value(catalog.GPU_CODEC_UTILIZATION, SHARE, "encoder", scale=PERCENT),), slow=True),
-    Call(_first("nvmlDeviceGetDecoderUtilization"),
-         (_value(catalog.GPU_CODEC_UTILIZATION, SHARE, "decoder", scale=PERCENT),), slow=True),
     Call(NvmlGpu.sram_threshold_exceeded, (_value(catalog.GPU_SRAM_THRESHOLD, FLAG),), slow=True),
     Call(_links, (_value(catalog.GPU_NVLINK_LINKS, LINKS), _value(catalog.GPU_NVLINK_LINKS_ACTIVE, LINKS_ACTIVE)),
          slow=True),
@@ -254,12 +245,6 @@ CALLS: tuple[Call, ...] = (
          slow=True),
     Call(_number("nvmlDeviceGetCurrPcieLinkWidth"), (_value(catalog.GPU_PCIE_WIDTH, LANES),), slow=True),
     Call(_number("nvmlDeviceGetMaxPcieLinkWidth"), (_value(catalog.GPU_PCIE_WIDTH_MAX, LANES),), slow=True),
-    Call(
-        _members("nvmlDeviceGetBAR1MemoryInfo", "bar1Total", "bar1Used"),
-        (_value(catalog.GPU_BAR1_TOTAL, BAR1), _value(catalog.GPU_BAR1_USED, BAR1_PART)),
-        slow=True,
-        spared=True,
-    ),
     Call(
         _members("nvmlDeviceGetRowRemapperHistogram", *catalog.GPU_ROW_REMAP_BANKS.values),
         tuple(_value(catalog.GPU_ROW_REMAP_BANKS, BANKS, spare) for spare in catalog.GPU_ROW_REMAP_BANKS.values),
