@@ -146,11 +146,16 @@ def collectives() -> list[Json]:
               "before. Its usual level is good. Below it on all: the network; with one late rank: that rank.",
               [query(of_run("run:collective_bus_bandwidth_bytes:max2m"), "{{op}}"),
                query(of_run("run:collective_bus_bandwidth_bytes:baseline"), "{{op}}, usual")],
-              "no collective was timed lately", min=0, w=12),
+              "no collective was timed lately", min=0, w=8),
+        lines("Payload of a collective", UNITS["bytes"], "Mean size by operation, over ranks. Flat is good. Many small "
+              "ones leave the network idle: raise the bucket size. It needs an exporter with --rank.series=all.",
+              [query(f"sum by (op) (rate({of_ranks(c.TRAIN_COLLECTIVE_BYTES)}[$__rate_interval])) / "
+                     f"sum by (op) (rate({of_ranks(c.TRAIN_COLLECTIVES)}[$__rate_interval]))", "{{op}}")],
+              DETAIL, min=0, w=8),
         lines("Failed collectives", "none", "Since the attempt began, by operation, over ranks. None is good. It "
               "needs an exporter with --rank.series=all.",
               [query(f"sum by (op) ({of_ranks(c.TRAIN_COLLECTIVE_FAILURES)})", "{{op}}")],
-              f"none failed, or {DETAIL}", min=0, decimals=0, soft_max=4, w=12),
+              f"none failed, or {DETAIL}", min=0, decimals=0, soft_max=4, w=8),
     ]  # fmt: skip
 
 

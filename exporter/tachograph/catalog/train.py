@@ -102,12 +102,10 @@ TRAIN_COLLECTIVE_WAIT = _row(
 TRAIN_COLLECTIVES = _row(
     "train_collectives_total", COUNTER, "", (*RANK, "op"),
     "Observed collectives that the rank entered.", vocabulary=OPERATIONS, detail=True,
-    unread="traffic by operation, for tuning a model",
 )  # fmt: skip
 TRAIN_COLLECTIVE_BYTES = _row(
     "train_collective_bytes_total", COUNTER, "bytes", (*RANK, "op"),
     "Payload bytes that this rank contributed to collectives.", vocabulary=OPERATIONS, detail=True,
-    unread="traffic by operation, for tuning a model",
 )  # fmt: skip
 TRAIN_COLLECTIVE_FAILURES = _row(
     "train_collective_failures_total", COUNTER, "", (*RANK, "op"),
