@@ -124,10 +124,23 @@ def validation_loss(model: nn.Module, batches: Batches) -> float:
         return mean_loss(model(text), targets).item()
 
 
+def regroup(wrapped: DistributedDataParallel) -> None:
+    """Have DDP regroup its gradients, as it does after the first backward, before the first step of an attempt.
+
+    More than two ranks add up other groups in another order, which differs in the last bits: the first step after a
+    restart would not be what it was before.
+    """
+    text = torch.zeros(1, CONTEXT, dtype=torch.long)
+    mean_loss(wrapped(text), text).backward()
+    wrapped.zero_grad()
+
+
 def parallel(model: Transformer, how: str) -> nn.Module:
     """Return the model on all ranks, or sharded over them."""
     if how == "ddp":
-        return DistributedDataParallel(model)
+        wrapped = DistributedDataParallel(model)
+        regroup(wrapped)
+        return wrapped
     for layer in model.layers:
         fully_shard(layer)
     fully_shard(model)

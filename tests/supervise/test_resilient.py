@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples/resilient/train.py"
 STEPS, EVERY = 120, 20
+RANKS = 3
+"""More than two, whose sums differ in their last bits if they are added up in another order."""
 Losses = Mapping[int, list[str]]
 Uninterrupted = Callable[..., Losses]
 
@@ -111,12 +113,13 @@ def test_an_attempt_goes_on_exactly_where_the_one_before_was(torch_programs: Tor
     whole, broken = (tmp_path / name for name in ("whole", "broken"))
     whole.mkdir()
     broken.mkdir()
-    killed, other = reversed(start(torch_programs, broken, 2, *options, "--fault", "kill@12"))
+    first, killed, *others = start(torch_programs, broken, RANKS, *options, "--fault", "kill@12")
     assert killed.wait() == -signal.SIGKILL
-    other.stop()
-    finish(start(torch_programs, broken, 2, *options), broken)
-    finish(start(torch_programs, whole, 2, *options), whole)
-    for rank in range(2):
+    for other in (first, *others):
+        other.stop()
+    finish(start(torch_programs, broken, RANKS, *options), broken)
+    finish(start(torch_programs, whole, RANKS, *options), whole)
+    for rank in range(RANKS):
         seen, expected = losses(broken, rank), losses(whole, rank)
         assert [{*values} for values in seen.values()] == [{*values} for values in expected.values()]
         assert list(seen) == [*range(14)]
