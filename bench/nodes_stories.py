@@ -62,11 +62,14 @@ def lossy(scene: Scene) -> None:
 
 
 def one_way_up(scene: Scene) -> None:
-    """Lose all that a cell sends to one of two replicas for two minutes; a rank of that cell hangs meanwhile."""
+    """Lose all that a cell sends to one of two replicas for 90 s; a rank of that cell hangs meanwhile.
+
+    After two minutes that replica says NodesUnreachable, and TCP may take many seconds until it sends again.
+    """
     scene.fleet.network.lose("cell-b", 100, ["above-0"])
     scene.pause(30)
     scene.hang()
-    scene.pause(90)
+    scene.pause(60)
     scene.fleet.network.mend()
     scene.pause(90)
 
@@ -173,7 +176,7 @@ STORIES = {
     "unheard": StoryOfNodes("what a node sends to its Prometheus is lost for 2 min; its run goes on", unheard),
     "lossy": StoryOfNodes("30 % of what a node sends, to anybody, is lost for 3 min", lossy),
     "one way up": StoryOfNodes(
-        "what a cell sends to one of the replicas above is lost for 2 min; a rank there hangs", one_way_up, [HUNG], 45
+        "what a cell sends to one of the replicas above is lost for 90 s; a rank there hangs", one_way_up, [HUNG], 45
     ),
     "cell": StoryOfNodes(
         "a cell's Prometheus is lost for 3 min", cell_lost, [Notice("NodesUnreachable", cell="b")], 180
