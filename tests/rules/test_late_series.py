@@ -138,3 +138,35 @@ def test_what_is_paged_where_series_are_late(name: str, late_rules: ShippedRules
     }
     assert fired.keys() == ({(story.page, story.rank, "critical")} if story.page else set()), fired
     assert all(100 < start <= 100 + story.within + LATER_SECONDS for start in fired.values()), fired
+
+
+class TwoNodes(Recording):
+    """Two nodes of a run, second by second: rank 3's lost its loss first, and is scraped nine seconds after rank 5's."""
+
+    def __init__(self) -> None:
+        super().__init__((), 1, 50)
+
+    def series(self) -> Iterator[ScrapedSeries]:
+        """Yield what the nodes show from their first scrape after the loss was lost; they make steps on."""
+        for node, begin, rank, step, lost in (("n0", 19, "3", 40, 2), ("n1", 10, "5", 41, 1)):
+            of_run = {"run": "r", "instance": node}
+            for name, more, value in (
+                ("loss_nonfinite_step", {"rank": rank, "gpu": rank, "uuid": f"U{rank}"}, step),
+                ("loss_nonfinite_seconds", {}, 5),
+                ("loss_nonfinite_ranks", {"when": "first"}, 1),
+                ("loss_nonfinite_ranks", {"when": "lately"}, lost),
+            ):
+                values = np.full(51, MISSING)
+                values[begin:] = value
+                yield ScrapedSeries(f"tachograph_run_{name}", of_run | more, values)
+            yield ScrapedSeries("tachograph_run_train_step", of_run, np.arange(30.0, 81.0))
+
+
+def test_a_loss_is_not_named_after_the_second_to_lose_it(late_rules: ShippedRules) -> None:
+    """Where the first one is shown already, and what the rules recorded before it was is not yet replaced."""
+    fired = [
+        one
+        for one in evaluate(TwoNodes(), late_rules, EVALUATION_SECONDS)
+        if one.labels["alertname"] == "LossNotFinite"
+    ]
+    assert [one.labels.get("rank") for one in fired] == ["3"], fired
