@@ -13,25 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rules import PATIENCE_SECONDS, Bench, add_series_levels, node_targets, patterns, series_flags, states
+from rules import PAGES, Bench, add_series_levels, node_targets, patterns, series_flags, states
 from rules_pages import RANKS_PER_NODE
 from tachograph.bundle import scale_out
 from tachograph.bundle.site import Site
 from tachograph.text import duration
 from tachograph_lab import binaries
 from tachograph_lab.processes import Child, answers, free_port
-from tachograph_lab.table import save, show
+from tachograph_lab.table import save
 
 CELL = "c0"
-PAGES = {"straggler": "StragglerRank", "hang": "RunHung"}
 
 
 def copies(write: Mapping[str, Any], cells: int) -> Iterator[dict[str, Any]]:
@@ -94,13 +91,6 @@ class AboveBench(Bench):
         configuration["remote_write"] = list(copies(write, self._cells))
         file.write_text(yaml.safe_dump(configuration))
 
-    def named(self, alert: str) -> list[str]:
-        """Return whom the firing pages of an alert name: run, rank and node."""
-        query = urllib.parse.quote(f'ALERTS{{alertstate="firing",alertname="{alert}",severity="critical"}}')
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?query={query}", timeout=PATIENCE_SECONDS) as answer:
-            found = [one["metric"] for one in json.load(answer)["data"]["result"]]
-        return sorted(f"{one['run']}: rank {one.get('rank', '-')} on {one.get('instance', '-')}" for one in found)
-
 
 def measure(options: argparse.Namespace, programs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
     """Measure the level above: warm up, then healthy, straggler and hang."""
@@ -111,9 +101,6 @@ def measure(options: argparse.Namespace, programs: Mapping[str, Path], folder: P
     with bench:
         for state, found in states(bench, options.cells * options.ranks, options):
             result[state] = found
-            if state in PAGES:
-                found["named"] = bench.named(PAGES[state])
-                show(f"named by {PAGES[state]}", [{"who": who} for who in found["named"] or ["nobody"]])
     return result
 
 
@@ -128,7 +115,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=75, help="seconds between a fault and its measurement")
     parser.add_argument("--seconds", type=float, default=60, help="seconds to measure each state")
-    parser.add_argument("--faults", nargs="*", default=["straggler", "hang"], choices=list(PAGES))
+    parser.add_argument("--faults", nargs="*", default=["straggler", "hang"], choices=[*PAGES])
     parser.add_argument("--slowest", type=int, default=12, help="number of slowest rules to list")
     options = parser.parse_args()
     programs = binaries.find(options.suite)

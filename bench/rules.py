@@ -40,6 +40,8 @@ DOCUMENT = ROOT / "docs" / "evidence" / "rules-bench.md"
 MEASURED = ROOT / "exporter" / "tachograph" / "size" / "measured.json"
 LOOK_SECONDS = 2.0
 PATIENCE_SECONDS = 90.0
+PAGES = {"straggler": "StragglerRank", "hang": "RunHung", "nan": "LossNotFinite", "killed": "RankDead"}
+"""The page of each fault. Its seconds count from when nodes have concluded what it takes: they are the rules' own."""
 BUDGET = 0.5
 """The share of its interval that a group may take (DESIGN, budgets)."""
 
@@ -160,6 +162,22 @@ class Bench:
             rows = json.load(answer)["data"]["result"]
         return sorted(f"{one['metric']['alertname']} × {one['value'][1]}" for one in rows)
 
+    def page(self, state: str, seconds: float) -> dict[str, Any]:
+        """Wait for so long after a state was entered; return whom its page names then, and after how long it fired."""
+        begin, after = time.monotonic(), None
+        while (passed := time.monotonic() - begin) < seconds:
+            if after is None and self.named(PAGES[state]):
+                after = round(passed)
+            time.sleep(min(LOOK_SECONDS, seconds - passed))
+        return {"page": PAGES[state], "after": after, "named": self.named(PAGES[state])}
+
+    def named(self, alert: str) -> list[str]:
+        """Return whom the firing pages of an alert name: run, rank and node."""
+        query = urllib.parse.quote(f'ALERTS{{alertstate="firing",alertname="{alert}",severity="critical"}}')
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?query={query}", timeout=PATIENCE_SECONDS) as answer:
+            found = [one["metric"] for one in json.load(answer)["data"]["result"]]
+        return sorted(f"{one['run']}: rank {one.get('rank', '-')} on {one.get('instance', '-')}" for one in found)
+
     def watch(self, seconds: float) -> dict[str, Any]:
         """Read the metrics every 2 s; return the figures, each group's durations, and the machine's load."""
         first = last = self.figures()
@@ -195,10 +213,11 @@ def states(bench: Bench, ranks: int, options: argparse.Namespace) -> Iterator[tu
     """Warm up, and yield each state once it is printed: healthy at first, then each fault."""
     time.sleep(options.warm_up)
     for state in ("healthy", *options.faults):
+        page = {}
         if state != "healthy":
             bench.enter(state)
-            time.sleep(options.onset)
-        found = bench.watch(options.seconds)
+            page = bench.page(state, options.onset)
+        found = {**bench.watch(options.seconds), **page}
         slowest = sorted(bench.rule_seconds().items(), key=lambda item: -item[1])[: options.slowest]
         found["slowest rules"] = dict(slowest)
         report(ranks, state, found)
@@ -256,7 +275,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=150, help="seconds before the measurement")
     parser.add_argument("--onset", type=float, default=45, help="seconds between a fault and its measurement")
     parser.add_argument("--seconds", type=float, default=120, help="seconds to measure each state")
-    parser.add_argument("--faults", nargs="*", default=["straggler", "hang"])
+    parser.add_argument("--faults", nargs="*", default=["straggler", "hang"], choices=[*PAGES])
     parser.add_argument("--slowest", type=int, default=12, help="number of slowest rules to list")
     parser.add_argument(
         "--cpu",

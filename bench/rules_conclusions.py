@@ -1,4 +1,4 @@
-"""What nodes conclude in a healthy run, with a straggler and in a hang: the lines that real exporters show then.
+"""What nodes conclude of a run that is healthy or has a fault: the lines that real exporters show then.
 
 The lab's simulated ranks send their frames to real exporters, two nodes of 8 ranks: the first has the culprit, the
 second stands for every other node.
@@ -14,7 +14,7 @@ from tachograph_lab.fleet.simulation import EPOCH, Simulation
 from tachograph_lab.fleet.virtual_node import VirtualNode
 from tachograph_lab.scenario import Scenario
 from tachograph_lab.scenario.definition import Fleet, StepTimes, Work
-from tachograph_lab.scenario.faults import Fault, SlowPhase, Stuck
+from tachograph_lab.scenario.faults import Fault, Kill, Nan, SlowPhase, Stuck
 
 STEP_SECONDS = 2.0
 CULPRIT = 1
@@ -29,6 +29,8 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
     "healthy": (),
     "straggler": (SlowPhase(at=ONSET_SECONDS, ranks=(CULPRIT,), phase="forward", adds=LAG_SECONDS),),
     "hang": (Stuck(at=ONSET_SECONDS, rank=CULPRIT, phase="data"),),
+    "nan": (Nan(at=ONSET_SECONDS, rank=CULPRIT),),
+    "killed": (Kill(at=ONSET_SECONDS, rank=CULPRIT, others="hang"),),
 }
 
 

@@ -18,6 +18,8 @@ from rules_conclusions import FAULTS, STEP_SECONDS, conclusions
 from rules_pages import RANKS_PER_NODE, Page, concluded, exporter_lines, gpu_uuids, node_lines, plan
 
 CULPRIT_NODE = 27
+STANDING = ("hang", "killed")
+"""States in which no rank makes steps."""
 
 
 class Fleet:
@@ -59,7 +61,7 @@ class Fleet:
         now = time.time()
         if self._stopped is not None:
             self._paused += now - self._stopped
-        self._stopped = now if state == "hang" else None
+        self._stopped = now if state in STANDING else None
         self._state, self._entered = state, now
         for page in self.concluded[state]:
             page.start(now)

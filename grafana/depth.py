@@ -47,8 +47,8 @@ def mig() -> Json:
     columns = {"instance": "Node", "gpu": "GPU", "mig": "Instance", "profile": "Profile", **shares, **sizes}
     made = table(
         "MIG instances, idlest first",
-        f"The {ROWS} idlest instances of the chosen GPUs: how busy the instance's own part is, and its memory. All alike "
-        "is good if they do the same work. One idle: nobody uses it, or its program waits.",
+        f"The {ROWS} idlest instances of the chosen GPUs: how busy the instance's own part is, and its memory. All "
+        "alike is good if they do the same work. One idle: nobody uses it, or its program waits.",
         [query(expression, table=True) for expression in asked],
         NO_MIG,
         columns,

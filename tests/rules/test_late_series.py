@@ -141,7 +141,7 @@ def test_what_is_paged_where_series_are_late(name: str, late_rules: ShippedRules
 
 
 class TwoNodes(Recording):
-    """Two nodes of a run, second by second: rank 3's lost its loss first, and is scraped nine seconds after rank 5's."""
+    """Two nodes of a run, by the second: rank 3 lost its loss first, and is scraped nine seconds after rank 5."""
 
     def __init__(self) -> None:
         super().__init__((), 1, 50)
