@@ -42,6 +42,9 @@ _OF_FAILURES = re.compile(
 _CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
 """A capital letter of a pattern, but for classes such as \\S, and for the P of named groups."""
 
+_LEADS = 9
+"""Letters of a word of codes.yaml by which its line is found: the fewer, the smaller what looks for all of them at once."""
+
 _FIELDS = {
     "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
     "handled", "despite", "words", "frames", "cause", "next",
@@ -58,7 +61,7 @@ class SignatureError(Exception):
 class LogSignature(NamedTuple):
     """A row of the table; signatures.yaml says what its fields mean, codes.yaml what `codes` are.
 
-    `texts`: a line must have one of them: `find`, and those of `codes` that have none of it in them.
+    `texts`: a line must have one of them: `find`, and what those of `codes` begin with that have none of it in them.
     """
 
     name: str
@@ -298,6 +301,7 @@ def _row(given: object, number: int, codes: Mapping[str, tuple[str, ...]]) -> Lo
         raise SignatureError(f"{where}: {capital!r} has capital letters; without `case` lines are read in small ones")
     find = list(dict.fromkeys((*find, *plain)))
     own = codes.get(given["name"], ())
+    leads = dict.fromkeys(one[:_LEADS] for one in own if not any(text in one for text in find))
     return LogSignature(
         name=given["name"],
         category=given["category"],
@@ -306,7 +310,7 @@ def _row(given: object, number: int, codes: Mapping[str, tuple[str, ...]]) -> Lo
         pattern=wanted,
         pattern_not=excluded,
         codes=own,
-        texts=(*find, *(one for one in own if not any(text in one for text in find))),
+        texts=(*find, *leads),
         weak=bool(given.get("weak")),
         peer=bool(given.get("peer")),
         by=str(given.get("by", "program")),
