@@ -43,7 +43,7 @@ _CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
 """A capital letter of a pattern, but for classes such as \\S, and for the P of named groups."""
 
 _LEADS = 9
-"""Letters of a word of codes.yaml by which its line is found: the fewer, the smaller what looks for all of them at once."""
+"""Letters of a word of codes.yaml by which its line is found: the fewer, the less memory to look for all at once."""
 
 _FIELDS = {
     "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
