@@ -115,6 +115,27 @@ def test_a_job_by_its_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert state(write(tmp_path, slurmctld=[PREEMPTED.format(77)]), capsys)[0] == "cause"
 
 
+@pytest.mark.parametrize(
+    ("event", "ended", "expected"),
+    [
+        ("3m Warning FailedScheduling pod/other-0 0/4 nodes are available: 4 Insufficient nvidia.com/gpu.", True, True),
+        ("2m Warning NodeNotReady node/pool-9 Node pool-9 status is now: NodeNotReady", True, True),
+        ("2m Warning BackOff pod/other-1 Back-off restarting failed container", True, True),
+        ("2m Warning NodeNotReady node/pool-9 Node pool-9 status is now: NodeNotReady", False, False),
+        ("slurmstepd: error: *** JOB 77 ON pool-9 CANCELLED AT 2026-11-28T21:00 DUE TO TIME LIMIT ***", True, False),
+    ],
+)
+def test_a_training_that_came_to_its_end(
+    event: str, ended: bool, expected: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An event of a pod or a node that nobody knows has not ended it; that the job's time was up has."""
+    steps = [f"step {k} loss 2.1" for k in range(20)]
+    end = ["{'train_runtime': 812.1, 'train_loss': 2.1, 'epoch': 1.0}"] if ended else []
+    write(tmp_path, rank_0=steps + end, rank_1=steps + end, events=[event])
+    main(["logs", "--json", str(tmp_path)])
+    assert (json.loads(capsys.readouterr().out)["state"] == "nothing_wrong") is expected
+
+
 def test_lists_of_nodes() -> None:
     """Ranges keep their zeros."""
     assert list(expanded("gpu-[01-03,07],login1")) == ["gpu-01", "gpu-02", "gpu-03", "gpu-07", "login1"]

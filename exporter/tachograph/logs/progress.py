@@ -130,6 +130,11 @@ def step_label(line: bytes) -> bytes:
     return b"" if match is None or _FAILING.search(low) else _label(low[match.start() :])
 
 
+def says_end(label: bytes) -> bool:
+    """Return whether a line with such a step says that the training is over."""
+    return any(character.isalpha() for character in label.decode())
+
+
 def step_lines(block: bytes, low: bytes, most: int) -> list[bytes]:
     """Return the first lines of a block that report steps, each step once; `low`: the block in small letters."""
     found: dict[bytes, bytes] = {}

@@ -39,7 +39,8 @@ Progress = Callable[[int], None]
 class Reading:
     """Everything that was read: what was found, by kind, sizes, and what could not be read.
 
-    `stepped`: the time up to which all files make steps, of those whose last lines have one.
+    `stepped`: the time up to which all files make steps, of those whose last lines have one; `finished`: whether all of
+    these say that the training is over.
     """
 
     kinds: Kinds = field(default_factory=Kinds)
@@ -55,6 +56,7 @@ class Reading:
     first: float | None = None
     last: float | None = None
     stepped: float | None = None
+    finished: bool | None = None
 
     def add(
         self, name: str, scans: Sequence[Scanned], context: Context, steps: Sequence[Callable[[], StepLines]]
@@ -87,8 +89,10 @@ class Reading:
             ends = (self.first, self.last, scanned.first, scanned.last)
             times = [time for time in (*ends, *seen) if time is not None]
             self.first, self.last = min(times, default=None), max(times, default=None)
-        if scans and (ended := scans[-1].stepped) is not None:
-            self.stepped = ended if self.stepped is None else min(self.stepped, ended)
+        if scans and (ended := scans[-1].last_step) is not None:
+            self.finished = ended.finished and self.finished is not False
+            if ended.time is not None:
+                self.stepped = ended.time if self.stepped is None else min(self.stepped, ended.time)
         self.lines += lines
 
 

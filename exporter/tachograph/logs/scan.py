@@ -147,10 +147,10 @@ class LogScan:
         """Return what was read."""
         kept = self._sightings
         self._forget()
-        stepped = self._times.last_step() if self._context.file <= ASKED else None
+        last = self._times.last_step() if self._context.file <= ASKED else None
         return Scanned(
             kept.kept, self._nccl, self._size, self._lines + (not self._times.whole), self._long, kept.lost,
-            self._first, self._times.last(), stepped, self._attempt, self._named, self._steps, kept.unsettled(),
+            self._first, self._times.last(), last, self._attempt, self._named, self._steps, kept.unsettled(),
         )  # fmt: skip
 
     def _learn(self, block: bytes) -> None:

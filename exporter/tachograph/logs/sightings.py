@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tachograph.logs.line import LogLine
 from tachograph.logs.named import OF_JOB, NamedRanks
 from tachograph.logs.nccl import NcclFacts
+from tachograph.logs.times import LastStep
 from tachograph.signatures.table import LONGEST, LogSignature, table
 
 MOST_SIGHTINGS = 50_000
@@ -74,7 +75,7 @@ class Sighting(NamedTuple):
 class Scanned(NamedTuple):
     """Everything that a stream said.
 
-    `named`: who is who, as far as lines say it. `stepped`: the time of the last step, if its last lines have one.
+    `named`: who is who, as far as lines say it. `last_step`: the one in its last lines, if they have one.
     `steps`: those that its first lines report, if it follows another part of a file.
     `unsettled`: failures that it ended with, in one attempt.
     """
@@ -87,7 +88,7 @@ class Scanned(NamedTuple):
     lost: int
     first: float | None
     last: float | None
-    stepped: float | None
+    last_step: LastStep | None
     attempt: int | None
     named: NamedRanks
     steps: frozenset[bytes]

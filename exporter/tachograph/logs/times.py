@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tachograph.logs.line import LogLine
-from tachograph.logs.progress import STEP, step_label
+from tachograph.logs.progress import STEP, says_end, step_label
 
 BEFORE = 4096
 """Bytes before a line without a time in which one is looked for."""
 _MAY_BE_TIME = re.compile(rb"\d\d:\d\d|\d{10}")
 _LINE = 400
 """Bytes of a line that may have its time."""
+
+
+class LastStep(NamedTuple):
+    """The last step that a stream reports. `finished`: the line says that the training is over."""
+
+    time: float | None
+    finished: bool
 
 
 class LineTimes:
@@ -46,13 +54,13 @@ class LineTimes:
         """Return the last time of what was read."""
         return self._time(self._end)
 
-    def last_step(self) -> float | None:
-        """Return the time of the last step in the last lines of what was read."""
+    def last_step(self) -> LastStep | None:
+        """Return the last step in the last lines of what was read, None if they have none."""
         places = [match.start() for match in STEP.finditer(self._end.lower())]
         for place in reversed(places):
             begin = self._end.rfind(b"\n", 0, place) + 1
-            if step_label(line := self._end[begin : begin + _LINE].partition(b"\n")[0]):
-                return self._time(line)
+            if label := step_label(line := self._end[begin : begin + _LINE].partition(b"\n")[0]):
+                return LastStep(self._time(line), finished=says_end(label))
         return None
 
     def before(self, begin: int) -> float | None:

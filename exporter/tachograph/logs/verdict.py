@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,6 +25,8 @@ SURVIVED = 600.0
 """Seconds of steps after what a kernel reports, after which it has ended none of them."""
 SURVIVED_LOST_NODE = 120.0
 """Seconds of steps after a scheduler has lost a node, after which no rank was on it."""
+_EVENT = re.compile(r"\b(?:pod|node)/[\w.-]")
+"""What Kubernetes' events are of."""
 SILENT = 0.25
 """The largest share of ranks whose silence says something, where the others complain."""
 
@@ -46,7 +49,7 @@ class LogVerdict:
 
 def conclude(reading: Reading) -> LogVerdict:
     """Return the findings, the root first; where there is none, the first that suffered."""
-    findings = _weighed(all_findings(reading), reading.stepped)
+    findings = _weighed(all_findings(reading), reading)
     attempts = sorted({finding.attempt for finding in findings})
     by_attempt = [[one for one in findings if one.attempt == attempt] for attempt in attempts]
     roots = [
@@ -68,17 +71,15 @@ def conclude(reading: Reading) -> LogVerdict:
     return LogVerdict(state, ([first] if first else []) + rest, roots, reading, rivals, silent)
 
 
-def _weighed(findings: Sequence[LogFinding], stepped: float | None) -> list[LogFinding]:
+def _weighed(findings: Sequence[LogFinding], reading: Reading) -> list[LogFinding]:
     """Return findings with the weight that each has beside the others.
 
-    What a kernel reports, or a scheduler of a node, explains no failure if all ranks made steps for long after it,
-    until `stepped`. A line that has no more than the level of an error is part of what follows if its ranks complain of
-    their peers, as others do.
+    What a kernel reports, or a scheduler of a node, explains no failure if all ranks made steps for long after it, nor
+    does an event of Kubernetes if the training says that it is over. A line that has no more than the level of an error
+    is part of what follows if its ranks complain of their peers, as others do.
     """
     one_attempt = len({one.attempt for one in findings}) == 1
-    survived = [
-        one_attempt and one.time is not None and (stepped or 0.0) >= one.time + _survived_after(one) for one in findings
-    ]
+    survived = [one_attempt and _is_survived(one, reading) for one in findings]
     otherwise = any(
         one.by != "kernel" and not over and one.weight < Weight.ADVICE
         for one, over in zip(findings, survived, strict=True)
@@ -100,6 +101,13 @@ def _weighed(findings: Sequence[LogFinding], stepped: float | None) -> list[LogF
             weight = Weight.CASCADE if others.issuperset(one.ranks) else weight
         weighed.append(replace(one, weight=weight))
     return weighed
+
+
+def _is_survived(finding: LogFinding, reading: Reading) -> bool:
+    """Return whether the training went on for so long that this has not ended it, or came to its end."""
+    if reading.finished and finding.rank is None and finding.category != "preemption" and _EVENT.search(finding.line):
+        return True
+    return finding.time is not None and (reading.stepped or 0.0) >= finding.time + _survived_after(finding)
 
 
 def _survived_after(finding: LogFinding) -> float:

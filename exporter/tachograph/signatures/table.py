@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.catalog.rank import FAILURE_CATEGORIES as CATEGORIES
+from tachograph.signatures.codes import CodeError, codes_of_rows, has_word
 from tachograph.signatures.evidence import LEAST, LEAST_REPORTED, Scales, WordWeight, compiled
 
 ROLES = ("root", "confirmation", "cascade", "advice")
 """How much a line says about the cause, the most first; a line of an earlier role is preferred whenever it came."""
 
 PATH = Path(__file__).with_name("signatures.yaml")
+CODES = Path(__file__).with_name("codes.yaml")
 _NEVER = re.compile(r"(?!)")
 LONGEST = 1024
 """Letters of a line that are looked at; a message that needs more to be recognised is not known."""
@@ -40,6 +42,9 @@ _OF_FAILURES = re.compile(
 _CAPITAL = re.compile(r"(?<!\\)[A-Z](?!<)")
 """A capital letter of a pattern, but for classes such as \\S, and for the P of named groups."""
 
+_LEADS = 9
+"""Letters of a word of codes.yaml by which its line is found: the fewer, the less memory to look for all at once."""
+
 _FIELDS = {
     "name", "category", "role", "example", "find", "pattern", "pattern_not", "case", "weak", "peer", "by", "alone",
     "handled", "despite", "words", "frames", "cause", "next",
@@ -54,7 +59,10 @@ class SignatureError(Exception):
 
 
 class LogSignature(NamedTuple):
-    """A row of the table; signatures.yaml says what its fields mean."""
+    """A row of the table; signatures.yaml says what its fields mean, codes.yaml what `codes` are.
+
+    `texts`: a line must have one of them: `find`, and what those of `codes` begin with that have none of it in them.
+    """
 
     name: str
     category: str
@@ -62,6 +70,8 @@ class LogSignature(NamedTuple):
     find: tuple[str, ...]
     pattern: re.Pattern[str] | None
     pattern_not: re.Pattern[str] | None
+    codes: tuple[str, ...]
+    texts: tuple[str, ...]
     weak: bool
     peer: bool
     by: str
@@ -82,6 +92,8 @@ class LogSignature(NamedTuple):
 
     def matches(self, line: str, low: str) -> bool:
         """Return whether the row's patterns accept a line that has one of `find` in it; `low`: in small letters."""
+        if self.codes and self.pattern is None and not any(text in low for text in self.find):
+            return False
         text = line if self.case else low
         if self.pattern is not None and not self.pattern.search(text):
             return False
@@ -89,7 +101,9 @@ class LogSignature(NamedTuple):
 
     def may_match(self, line: str, low: str) -> bool:
         """Return whether the row may match a line without what stands before its message, if that is not known yet."""
-        return self.pattern is None or self.anchored or bool(self.pattern.search(line if self.case else low))
+        if self.pattern is None or self.anchored or self.pattern.search(line if self.case else low):
+            return True
+        return has_word(self.codes, low)
 
 
 class SignatureTable(NamedTuple):
@@ -127,7 +141,7 @@ class SignatureTable(NamedTuple):
         `failed`: it is of something that failed, so that plain sentences are weighed, too.
         """
         low = line[:LONGEST].lower()
-        found = (number for number, row in enumerate(self.rows) if any(text in low for text in row.find))
+        found = (number for number, row in enumerate(self.rows) if any(text in low for text in row.texts))
         number = self.decide(line, found, raised=bool(frame or _DOTTED.match(line)), frame=frame)
         if number is None and failed and self.said.search(low):
             number = self.scales.weigh(line[:LONGEST], frame)
@@ -141,11 +155,20 @@ class SignatureTable(NamedTuple):
         line = _without_zeros(line[:LONGEST])
         low = line.lower()
         general: list[int] = []
+        special: int | None = None
         for number in found:
+            row = self.rows[number]
             if number in self.general:
                 general.append(number)
-            elif self.rows[number].matches(line, low):
-                return number
+            elif has_word(row.codes, low):
+                if special is None or row.role == "root":
+                    return number
+            elif special is None and row.matches(line, low):
+                if row.role != "root":
+                    return number
+                special = number  # unless a later root's word of a closed vocabulary is in the line
+        if special is not None:
+            return special
         raised = raised or bool(self.exception.search(line))
         least = LEAST if raised else LEAST_REPORTED
         if (raised or self.level.search(line)) and (worded := self.scales.weigh(line, frame, least)) is not None:
@@ -167,21 +190,27 @@ class SignatureTable(NamedTuple):
 @cache
 def table() -> SignatureTable:
     """Return the table that is shipped, read once."""
-    return parse(PATH.read_text(encoding="utf-8"))
+    return parse(PATH.read_text(encoding="utf-8"), CODES.read_text(encoding="utf-8"))
 
 
-def parse(text: str) -> SignatureTable:
-    """Return the table of a YAML text; raise SignatureError."""
+def parse(text: str, codes: str = "{}") -> SignatureTable:
+    """Return the table of a YAML text, with the closed vocabularies of another; raise SignatureError."""
     import yaml  # here, not above: the --help of the command does not need it
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = yaml.load(text, Loader=loader)
+        words = codes_of_rows(yaml.load(codes, Loader=loader))
     except yaml.YAMLError as error:
         raise SignatureError(f"not YAML: {error}") from error
+    except CodeError as error:
+        raise SignatureError(str(error)) from error
     if not isinstance(content, dict) or not isinstance(content.get("signatures"), list) or "version" not in content:
         raise SignatureError("expected `version` and a list `signatures`")
-    rows = tuple(_row(given, number) for number, given in enumerate(content["signatures"]))
+    rows = tuple(_row(given, number, words) for number, given in enumerate(content["signatures"]))
     names = [row.name for row in rows]
+    if unknown := set(words) - set(names):
+        raise SignatureError(f"codes: no row {', '.join(sorted(unknown))}")
     if twice := {name for name in names if names.count(name) > 1}:
         raise SignatureError(f"given twice: {', '.join(sorted(twice))}")
     moods = content.get("moods", {})
@@ -189,7 +218,7 @@ def parse(text: str) -> SignatureTable:
         raise SignatureError(f"moods: expected some of {', '.join(MOODS)}")
     found: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
-        for one in row.find:
+        for one in row.texts:
             found.setdefault(one, []).append(number)
     forms = {name: _pattern(moods.get(name, []), re.IGNORECASE, f"moods: {name}") or _NEVER for name in MOODS}
     errors = content.get("errors", {})
@@ -235,7 +264,7 @@ def _without_zeros(line: str) -> str:
     return _COUNTED_NONE.sub(lambda match: " " if _OF_FAILURES.search(match[1]) else match[0], line)
 
 
-def _row(given: object, number: int) -> LogSignature:
+def _row(given: object, number: int, codes: Mapping[str, tuple[str, ...]]) -> LogSignature:
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise SignatureError(f"row {number + 1}: expected a mapping with a name")
     where = f"row {number + 1} ({given['name']})"
@@ -270,13 +299,18 @@ def _row(given: object, number: int) -> LogSignature:
     forms += [one for weighted in words.values() for one in weighted]
     if not case and (capital := next((one for one in forms if _CAPITAL.search(one)), None)):
         raise SignatureError(f"{where}: {capital!r} has capital letters; without `case` lines are read in small ones")
+    find = list(dict.fromkeys((*find, *plain)))
+    own = codes.get(given["name"], ())
+    leads = dict.fromkeys(one[:_LEADS] for one in own if not any(text in one for text in find))
     return LogSignature(
         name=given["name"],
         category=given["category"],
         role=given["role"],
-        find=tuple(dict.fromkeys((*find, *plain))),
+        find=tuple(find),
         pattern=wanted,
         pattern_not=excluded,
+        codes=own,
+        texts=(*find, *leads),
         weak=bool(given.get("weak")),
         peer=bool(given.get("peer")),
         by=str(given.get("by", "program")),
