@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tachograph.catalog import index as c
 from tachograph.catalog.rank import PAUSES
 from tachograph.diagnosis import step_parts
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 from tachograph.servers.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph.text.humanize import plural
 from tachograph.top import queries
@@ -76,7 +76,9 @@ class RunSource:
         except PrometheusError as error:
             raise SourceError(str(error)) from error
         except UNREADABLE as error:
-            raise SourceError(f"what Prometheus at {self.url} has of the run cannot be read: {error!r:.200}") from error
+            raise SourceError(
+                f"what Prometheus at {self.url} has of the run cannot be read: {wrong_form(error)}"
+            ) from error
 
     def _overview(self, wanted: str) -> Overview:
         ask, run = self._prometheus.instant, self._run_name
