@@ -115,7 +115,7 @@ class RunSource:
             if alert.rank.isdigit() and alert.node:
                 chosen[int(alert.rank), alert.node].marks["straggler" if "Straggler" in alert.name else "alert"] = 0
         if len(chosen) < self._most:
-            for one in self._prometheus.instant(queries.any_ranks(self._run_name, self._most - len(chosen))):
+            for one in self._prometheus.instant(queries.any_ranks(self._run_name, self._most)):
                 chosen[_place(one.labels)].marks["long"] = one.value
         places = sorted(chosen, key=lambda place: (chosen[place].weight, -place[0]), reverse=True)[: self._most]
         if not places:
