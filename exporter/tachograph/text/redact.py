@@ -238,6 +238,8 @@ def _secret_behind(text: str, found: re.Match[str]) -> _Value | None:
     is_tag = text[found.start() - 1 : found.start()] == "<"  # <password>…
     if not kind or (sign == ">" and not is_tag) or text.startswith(REDACTED, start):
         return None
+    if sign.startswith("for ") and kind != "key" and not name.lower().endswith(_LONG_STRONG):
+        return None  # a forward pass for step 3: …
     how: How = "assigned"
     if sign == "," and not flag:
         how = "paired"
