@@ -26,10 +26,14 @@ def train(steps: int = STEPS) -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for (batch,) in DataLoader(TensorDataset(torch.randn(2 * steps, 4)), batch_size=2):
-        model(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step(model, optimizer, batch)
     say("weights", model.weight.double().sum().item())
+
+
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> None:
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def of_two(rank: int) -> None:
@@ -86,6 +90,12 @@ def main() -> None:
         again = threading.Thread(target=train, args=(STEPS + 1,))
         again.start()
         again.join()
+    elif KIND == "pool":
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as another:
+            for number in range(STEPS):
+                (pool, another)[number % 2].submit(step, model, optimizer, torch.randn(2, 4)).result()
     elif KIND == "between threads":
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

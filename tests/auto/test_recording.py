@@ -76,6 +76,13 @@ def test_the_thread_that_trains_is_recorded(forked: Any) -> None:
     assert done.value("steps_total", run="thread", rank=0) == STEPS + 1
 
 
+def test_a_training_that_moves_among_threads_is_one(forked: Any) -> None:
+    """Whole steps, each by whichever thread of a pool is free: all of them count, and its threads all live on."""
+    done = forked(ARMED, KINDS, "pool", TACHOGRAPH_RUN="pool")
+    assert (done.status, done.errors) == (0, "")
+    assert done.value("steps_total", run="pool", rank=0) == STEPS
+
+
 def test_a_training_between_threads_is_no_run_that_stands_still(forked: Any) -> None:
     """Backward in one thread and the update in another, as asyncio.to_thread has it: its steps cannot be told."""
     done = forked(ARMED, KINDS, "between threads", TACHOGRAPH_RUN="between")

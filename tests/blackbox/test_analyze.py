@@ -667,3 +667,31 @@ def test_a_send_or_receive_that_a_stage_skipped(rounds: int, left_out: str, tmp_
         {1: "skipped_collective"},
         {"train.py:60 step" if left_out == "send" else "train.py:61 step"},
     )
+
+
+def test_a_gpu_that_has_not_finished_what_its_pair_has(tmp_path: Path) -> None:
+    """Where the host waits for each call, the GPU is behind by a single one, and the pair waits for the next."""
+    job = Job(GRID, grid(5, [Stuck(gpu=True), *grid_step(5)])).play()
+    verdict = analyze(job.write(tmp_path))
+    assert kinds(verdict) == {5: "gpu_stuck"}
+    assert verdict.undecided == []
+
+
+def test_half_of_the_ranks_make_a_call_that_the_others_do_not(tmp_path: Path) -> None:
+    """As many have made a call too many as have left one out: which it is, nobody can tell."""
+    steps = {rank: grid_step(rank)[:2] for rank in range(8)}
+    extra = [Call("0", "barrier", line=77)]
+    programs = {rank: [*step * 3, *(extra if rank < 4 else ()), *step] for rank, step in steps.items()}
+    job = Job(GRID, programs).play()
+    verdict = analyze(job.write(tmp_path))
+    assert verdict.culprits == []
+    assert [one.ranks for one in verdict.undecided] == [tuple(range(8))]
+
+
+def test_no_dump_of_a_rank_that_needs_the_calls_of_the_one_that_is_stuck(tmp_path: Path) -> None:
+    """Beside a stuck rank its pair cannot get on, whether it left a dump or not."""
+    job = Job(GRID, grid(5, [Stuck()])).play()
+    verdict = analyze(job.write(tmp_path, but=[4]))
+    assert kinds(verdict) == {5: "host_stuck"}
+    assert [one.ranks for one in verdict.undecided] == [(4,)]
+    assert "without rank 5" in verdict.undecided[0].why

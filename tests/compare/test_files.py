@@ -117,16 +117,17 @@ def test_a_saved_file_says_the_same(write: Write, tmp_path: Path, capsys: Any) -
     [
         (b"", "is empty"),
         (b"\x00\xff\xfe", "is no text"),
-        (b"hello", "is damaged, or no run"),
-        (b"[1, 2]", "is damaged, or no run"),
+        (b"hello", "is damaged, or no run that tachograph saved: no JSON at line 1, column 1"),
+        (b"[1, 2]", "a part of it has another form"),
+        (b"{}", "it has no 'tachograph_compare'"),
         (b'{"tachograph_compare": 9}', "has version 9"),
-        (b'{"tachograph_compare": 1, "run": 5}', "is damaged"),
+        (b'{"tachograph_compare": 1, "run": 5}', "a part of it has another form"),
         (b'{"tachograph_steps": 7}', "has version 7"),
         (b'{"tachograph_steps": 1, "run": "r", "world_size": 1, "time": 0}', "has no ordinary step"),
         (b'{"tachograph_steps": 1}\n{"step": 1, "seconds": "NaN", "wait": 0, "phases": {}}', "is damaged"),
         (b'{"tachograph_steps": 1}\n{"step": 1, "seconds": 1e300, "wait": 0, "phases": {}}', "is damaged"),
         (b'{"tachograph_steps": 1}\nnonsense\n{}', ":2: "),
-        (b"[" * 100_000, "is damaged"),
+        (b"[" * 100_000, "it is nested too deeply"),
     ],
 )
 def test_a_file_that_is_none_is_named(tmp_path: Path, write: Write, capsys: Any, content: bytes, says: str) -> None:

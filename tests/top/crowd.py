@@ -45,7 +45,7 @@ def seat(run: str, rank: int, first_node: int) -> dict[str, object]:
 
 
 def rank(at: dict[str, object], now: float, *, state: str, phase: str, step: int, loss: float, wait: float,
-         lag: float) -> Iterator[Line]:  # fmt: skip
+         lag: float | None) -> Iterator[Line]:  # fmt: skip
     """Yield what is known of one rank."""
     number = int(str(at["rank"]))
     gpu = number % PER_NODE
@@ -57,10 +57,12 @@ def rank(at: dict[str, object], now: float, *, state: str, phase: str, step: int
     yield c.TRAIN_STEP.name, at, step
     yield c.RANK_PROGRESS.name, at, now - 41
     if alive:
-        yield c.RANK_PHASE.name, at | {"phase": phase}, 41.5
+        yield c.RANK_PHASE.name, at | {"phase": phase}, 42.5 if phase == "data" else 41.5
         yield c.TRAIN_LOSS.name, at, loss
         own = {"run": at["run"], "rank": number, "instance": at["instance"]}
         yield c.TRAIN_RECENT_WAIT.name, own, wait
+        if lag is None:  # where a run stands still, nobody is late
+            return
         yield "rank:lag_seconds:mean", own, lag
         if lag > 0.06:
             yield "rank:late_ratio:mean", own, lag
@@ -93,7 +95,7 @@ def hung(now: float) -> Iterator[Line]:
         at = seat(HUNG, number, 0)
         late = number == CULPRIT
         yield from rank(at, now, state="running", phase="data" if late else "backward", step=48_201, loss=2.1,
-                        wait=0.3, lag=0.0)  # fmt: skip
+                        wait=0.3, lag=None)  # fmt: skip
         dimensions = dict.fromkeys(c.DIMENSIONS, "") | {"dp": number % 32, "pp": number // 32}
         yield c.RANK_COORDINATES.name, at | dimensions, 1
         hot = number == HOT

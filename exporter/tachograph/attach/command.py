@@ -163,8 +163,7 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], set[str], tuple[str, str],
             if argument in LIMITS and (fault := LIMITS[argument].fault(given[argument])):
                 raise UsageError(f"{option} {fault}")
         elif word.startswith("-") and word != "--":
-            hint = did_you_mean(option, (*OPTIONS, *FLAGS))
-            raise UsageError(f"unknown option {word}" + f"; {hint}" * bool(hint))
+            raise UsageError(_unknown(word, option))
         else:
             if word == "--" and words:
                 word = words.pop(0)
@@ -172,6 +171,16 @@ def _parse(words: list[str]) -> tuple[dict[str, Any], set[str], tuple[str, str],
                 raise UsageError(f"give the script alone, without {word}: it is run as Python would run it")
             return given, flags, ("script", word), words
     raise UsageError("no script was given")
+
+
+def _unknown(word: str, option: str) -> str:
+    """Return why a word is no option of ours: Python's own are not."""
+    if word in ("-", "-c"):
+        return "give a file, a folder or -m MODULE: only `tachograph auto` records -c and standard input"
+    if not word.startswith("--"):
+        return f"unknown option {word}; Python's own go before -m: python {word} -m tachograph run SCRIPT"
+    hint = did_you_mean(option, (*OPTIONS, *FLAGS))
+    return f"unknown option {word}" + f"; {hint}" * bool(hint)
 
 
 def _leave(text: str) -> None:

@@ -288,6 +288,8 @@ class Observer:
         """Note that an optimizer begins its step, a container of optimizers, or a loss scaler that may skip it."""
         # After a backward, an update in another thread is no training of its own, of which nothing else would be seen.
         loop = self.recording.here() if self._step.trained else self.recording.trains_here()
+        if loop is None and self._optimizers.counts(who) and (loop := self.recording.moves_here()) is not None:
+            self._step.moved(loop)
         if loop is None:
             return
         self._save_is_over(loop)

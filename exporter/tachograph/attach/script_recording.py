@@ -50,6 +50,10 @@ class ScriptRecording:
         """Return `here`, for what only a training does."""
         return self.here()
 
+    def moves_here(self) -> Loop | None:
+        """Return the loop for the thread that calls, in which the optimizer that counts is stepped now, if it may."""
+        return None
+
     def begun(self) -> Loop | None:
         """Return the loop to report to, if there is one already: what does not train starts no recording."""
         return self.here() if self.loop is not None else None

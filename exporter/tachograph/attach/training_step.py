@@ -187,6 +187,16 @@ class TrainingStep:
         loop.leave("forward")
         loop.enter("optimizer")
 
+    def moved(self, loop: Loop) -> None:
+        """Note that an update is about to begin whose step was made in another thread so far: its loss is not known."""
+        if not loop.stepping:
+            self._begin(loop)
+        self._values.discard()
+        self._updating.clear()
+        self._backward_depth = self._closures = self._updates = 0
+        self._fresh = True
+        self.at = At.GRADIENTS
+
     def updates_itself(self, who: object) -> bool:
         """Whether no other one's step has ended within that of `who`, which is about to end: it holds none."""
         return self._container is not who

@@ -104,6 +104,14 @@ class AutoRecording(ScriptRecording):
                 self._thread = caller
         return self.here()
 
+    def moves_here(self) -> Loop | None:
+        """Follow the training into the thread that calls: each step may be made by another one of a pool."""
+        self._thread = threading.get_ident()
+        loop = super().here()
+        if loop is not None:
+            loop.trains_here()
+        return loop
+
     def updated(self) -> None:
         """Begin the record."""
         if self._recorder is None or self._recorder.begun:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tachograph.bisect.tally import Trial
 from tachograph.files import atomic_file
+from tachograph.files.unreadable import wrong_form
 
 VERSION = 1
 LARGEST = 16 << 20
@@ -42,7 +43,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> BisectState:
     except OSError as error:
         raise StateError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise StateError(f"{path} is damaged, or no state of a bisection ({error!r:.80}): remove it") from error
+        raise StateError(f"{path} is damaged, or no state of a bisection ({wrong_form(error)}): remove it") from error
     if differing := [name for name in asked if before.get(name) != asked[name]]:
         raise StateError(
             f"{path} is of another bisection ({', '.join(differing)} differ): remove it to begin again, or give --state"

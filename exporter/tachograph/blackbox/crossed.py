@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -57,6 +57,24 @@ def add(verdict: Verdict, standing: Standing, ones: Sequence[Blocked], named: di
             case.rank,
             Culprit(case.rank, mismatch.SKIPPED, reason, line or where or shape_of(standing, case.own).line, line),
         )
+
+
+def held_up_by(standing: Standing, absent: int, ones: Sequence[Blocked], named: Iterable[int]) -> int | None:
+    """Return a named rank without whose calls one that left no dump cannot have come as far as those that wait for it.
+
+    These have made more calls in groups of the kind in which the two are together.
+    """
+    places = _Places(standing)
+    waiting = {rank for one in ones for rank in one.waiting}
+    for other in named:
+        for name, group in standing.groups.items():
+            if group.point_to_point or not {absent, other} <= group.members:
+                continue
+            made, like = standing.enqueued(other, name), places.like(name)
+            further = (standing.enqueued(rank, like[rank]) or 0 for rank in waiting if like.get(rank, name) != name)
+            if made is not None and any(calls > made for calls in further):
+                return other
+    return None
 
 
 def _cases(standing: Standing, ones: Sequence[Blocked]) -> list[_Case]:
@@ -186,9 +204,11 @@ def _by_elimination(standing: Standing, cases: Sequence[_Case]) -> list[_Case]:
     found = [
         case for case in open_cases if against[id(case)] and all(other.skipped is False for other in against[id(case)])
     ]
-    return found or [
-        case for case in open_cases if against[id(case)] and members[id(case.missed)] < members[id(case.own)]
-    ]
+    if found:
+        return found
+    found = [case for case in open_cases if against[id(case)] and members[id(case.missed)] < members[id(case.own)]]
+    waiting = {rank for case in cases for one in (case.own, case.missed) for rank in one.waiting}
+    return found if 2 * len({case.rank for case in found}) < len(waiting) else []
 
 
 def _oppose(case: _Case, other: _Case) -> bool:
@@ -208,8 +228,8 @@ def _by_number(verdict: Verdict, standing: Standing, ones: Sequence[Blocked], na
         if most.missing.intersection(few.waiting) and few.missing.intersection(most.waiting)
     ]
     few, most = max(pairs, key=lambda pair: len(pair[1].waiting) - len(pair[0].waiting), default=(ones[0], ones[0]))
-    if len(few.waiting) == len(most.waiting):
-        ranks = sorted({rank for one in ones for rank in one.waiting})
+    ranks = sorted({rank for one in ones for rank in one.waiting})
+    if len(few.waiting) == len(most.waiting) or len(most.missing.intersection(ranks)) >= len(most.waiting):
         verdict.undecided.append(
             Open(
                 f"{rank_list(ranks)} wait for each other's calls, first in {operation_name(standing, few)}",

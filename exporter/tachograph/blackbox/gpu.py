@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tachograph.blackbox.recorder import RankDump
 from tachograph.blackbox.standing import Standing
+from tachograph.blackbox.waits import Blocked
 
 USUAL = 2
 """Difference that is normal in one group: the count of finished collectives moves when a rank's watchdog looks."""
@@ -58,6 +59,15 @@ def behind(standing: Standing) -> dict[int, Behind]:
         if worst.others - worst.completed > USUAL or (len(ones) > 1 and len(found) <= few):
             result[rank] = Behind(worst.group, worst.completed, worst.others, len(ones))
     return result if 2 * len(result) <= len(standing.dumps) else {}
+
+
+def finished_by(standing: Standing, one: Blocked) -> list[int]:
+    """Return the members that have finished an operation which a minority has called and not finished."""
+    if one.peer is not None or standing.shape(one.example).name in ONE_WAY:
+        return []
+    members = standing.groups[one.group].members
+    done = [rank for rank in sorted(members) if (standing.completed(rank, one.group) or 0) >= one.sequence]
+    return done if 2 * len(done) >= len(members) else []
 
 
 def _pending_there(dump: RankDump, first: str | None) -> bool:

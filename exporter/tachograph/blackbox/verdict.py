@@ -77,7 +77,7 @@ def _decide(verdict: Verdict, standing: Standing) -> None:
         _add_stuck(standing, found, named)
         _add_absent(verdict, standing, found, named)
         if not named:
-            _add_rings(verdict, standing, found, named)
+            _add_rings(verdict, standing, operations, found, named)
         if not named and operations:
             _add_idle(standing, operations, named)
     if not named and not operations and not disagree:
@@ -217,6 +217,16 @@ def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[
                 )
             )
             continue
+        if slower := crossed.held_up_by(standing, rank, ones, named):
+            verdict.undecided.append(
+                Open(
+                    f"rank {rank} left no dump that can be read",
+                    f"it cannot have come as far as what waits for it without rank {slower}, which is named, or died "
+                    "on its own",
+                    (rank,),
+                )
+            )
+            continue
         reason = (
             f"left no dump that can be read, and {rank_list(first.waiting)} {wait(first.waiting)} for it in "
             f"{operation_name(standing, first)}: {without_dump(standing, rank)}"
@@ -224,15 +234,26 @@ def _add_absent(verdict: Verdict, standing: Standing, found: Roots, named: dict[
         named.setdefault(rank, Culprit(rank, NO_DUMP, reason, line_of(standing, rank), line_in(standing, first)))
 
 
-def _add_rings(verdict: Verdict, standing: Standing, found: Roots, named: dict[int, Culprit]) -> None:
+def _add_rings(
+    verdict: Verdict, standing: Standing, operations: Sequence[Blocked], found: Roots, named: dict[int, Culprit]
+) -> None:
     for ranks, ones in found.rings:
         if any(one.missing for one in ones):
             crossed.add(verdict, standing, ones, named)
             continue
         first = ones[0]
+        missed = [one for one in operations if ranks <= one.missing]
+        if missed and (done := gpu.finished_by(standing, first)):
+            reason = (
+                f"stuck on the GPU: has called {operation_name(standing, first)} and not finished it, as "
+                f"{rank_list(done)} did; {rank_list(missed[0].waiting)} {wait(missed[0].waiting)} for its next calls"
+            )
+            named.update({rank: Culprit(rank, GPU, reason, line_in(standing, first)) for rank in ranks})
+            continue
+        have = "have all" if len(ranks) > 1 else "has"
         verdict.undecided.append(
             Open(
-                f"{rank_list(ranks)} have all called {operation_name(standing, first)}, and it ends at none of them",
+                f"{rank_list(ranks)} {have} called {operation_name(standing, first)}, and it ends at none of them",
                 "all are equal: the network between them, or a GPU that nothing here tells apart; ask for their "
                 "Xids, NICs and switches",
                 tuple(sorted(ranks)),

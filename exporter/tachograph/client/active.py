@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, ref
 
@@ -146,6 +147,10 @@ class ActiveCalls(NoOpCalls):
 
     def count_batches(self, number: int) -> None:
         self.state.batches.count += number
+
+    def trains_here(self) -> None:
+        """Show where this thread stands if the run stands still, and no longer where the one before does."""
+        self.state.standstill.thread = get_ident()
 
     def data(self, loader: Iterable[Any]) -> Batches[Any]:
         phase = cast("Phase", self.phases["data"])

@@ -86,6 +86,8 @@ class NoOpCalls:
 
     def count_batches(self, number: int) -> None: ...
 
+    def trains_here(self) -> None: ...
+
     def data(self, loader: Iterable[Any]) -> Any:  # noqa: ANN401 - Batches, or the loader itself
         return loader
 

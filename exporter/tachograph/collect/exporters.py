@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tachograph.blackbox import served
 from tachograph.blackbox.served import ServedRun
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 from tachograph.servers.http_client import HttpError, HttpResponse, ask, without_password
 from tachograph.servers.prometheus_api import Prometheus
 from tachograph.text.printable import printable
@@ -51,7 +51,7 @@ def index(exporter: str, run: str) -> ServedRun:
     try:
         return served.read_run(body(exporter, served.index_path(run), served.LARGEST_INDEX))
     except UNREADABLE as error:
-        raise ExporterError(f"no index of a tachograph exporter: {printable(str(error))[:100]}") from error
+        raise ExporterError(f"no index of a tachograph exporter: {printable(wrong_form(error))}") from error
 
 
 def capture(exporter: str, run: str, *, ras: bool) -> tuple[int, float]:

@@ -16,7 +16,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from tachograph.command_line import WIDTH, CommandParser, versioned_json
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 from tachograph.servers.prometheus_api import ENVIRONMENT, Prometheus, PrometheusError, default_url
 from tachograph.text import duration
 from tachograph.text.moments import moment
@@ -264,7 +264,9 @@ def _of_run(given: argparse.Namespace, prometheus: Prometheus, name: str, start:
             return recording
         asked = fix.conditions(prometheus, given.fixes, name, start, end)
     except UNREADABLE as error:
-        raise RecordingError(f"cannot read the answers of Prometheus at {prometheus.url}: {error!r:.200}") from error
+        raise RecordingError(
+            f"cannot read the answers of Prometheus at {prometheus.url}: {wrong_form(error)}"
+        ) from error
     return replace(recording, conditions={given.fixes: asked})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tachograph.compare.measures import HOST, LOSS, PEAK, PHASE, RESERVED, SAMPLES, STEP, STEPS, TOKENS, WAIT
 from tachograph.compare.recording import RecordedRun, RecordingError, Sample, number
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 
 KEY = "tachograph_steps"
 VERSION = 1
@@ -44,7 +44,7 @@ def recording(path: Path, text: str) -> RecordedRun:
     try:
         return _recording(chosen)
     except UNREADABLE as error:
-        raise RecordingError(f"{path} is damaged: {error!r:.120}") from error
+        raise RecordingError(f"{path} is damaged: {wrong_form(error)}") from error
 
 
 def _processes(path: Path, text: str) -> list[_Process]:
@@ -70,7 +70,7 @@ def _processes(path: Path, text: str) -> list[_Process]:
         except UNREADABLE as error:
             if count == len(lines):
                 break
-            raise RecordingError(f"{path}:{count}: {error!r:.120}") from error
+            raise RecordingError(f"{path}:{count}: {wrong_form(error)}") from error
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tachograph.files import atomic_file
 from tachograph.files.plain_file import read_plain
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 
 VERSION = 1
 KEY = "tachograph_compare"
@@ -113,7 +113,7 @@ def load(path: Path, text: str) -> RecordedRun:
             {_text(name): tuple(map(_condition, found)) for name, found in content["conditions"].items()},
         )
     except UNREADABLE as error:
-        raise RecordingError(f"{path} is damaged, or no run that tachograph saved: {error!r:.120}") from error
+        raise RecordingError(f"{path} is damaged, or no run that tachograph saved: {wrong_form(error)}") from error
 
 
 def number(value: object) -> float:

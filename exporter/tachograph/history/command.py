@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from tachograph.command_line import CommandParser, versioned_json
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 from tachograph.history.causes import failures, periodicities, precedences
 from tachograph.history.culprits import gpus, links, nodes
 from tachograph.history.recorded import read
@@ -85,7 +85,7 @@ def _history(given: argparse.Namespace, since: float, within: float) -> History:
             periodicities=periodicities(past.runs),
         )
     except UNREADABLE as error:
-        raise PrometheusError(f"cannot read the data of Prometheus at {prometheus.url}: {error!r:.200}") from error
+        raise PrometheusError(f"cannot read the data of Prometheus at {prometheus.url}: {wrong_form(error)}") from error
 
 
 def _seconds(parser: argparse.ArgumentParser, name: str, text: str, least: float, most: float) -> float:

@@ -101,6 +101,10 @@ class Loop:
         """Count batches that were trained on and did not come through `Recorder.data`."""
         calls_of(self.recorder).count_batches(number)
 
+    def trains_here(self) -> None:
+        """Take the thread that calls for the one that trains."""
+        calls_of(self.recorder).trains_here()
+
     @property
     def bucket_reductions(self) -> int:
         """All-reduces of DistributedDataParallel models that were seen."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tachograph.command_line import CommandParser, versioned_json
 from tachograph.files import atomic_file
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 from tachograph.report.alert_episodes import FiredAlerts
 from tachograph.report.page import in_words, page
 from tachograph.report.queries import TIMEOUT, matcher
@@ -74,7 +74,9 @@ def main(arguments: Sequence[str]) -> int:
         try:
             html, fired = page(prometheus, given.run, window, now)
         except UNREADABLE as error:
-            raise PrometheusError(f"cannot draw the data of Prometheus at {prometheus.url}: {error!r:.200}") from error
+            raise PrometheusError(
+                f"cannot draw the data of Prometheus at {prometheus.url}: {wrong_form(error)}"
+            ) from error
         if to_stdout:
             sys.stdout.write(html)
             return 0

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Literal, NamedTuple
+
+from tachograph.text.vendor_keys import VENDOR_KEY
 
 REDACTED = "[redacted]"
 LONGEST = 512
@@ -17,41 +20,6 @@ LONGEST = 512
 
 _LOOKED_AT = 2 * LONGEST
 """Characters that are looked at, to the last whole word: a secret that the cut goes through is still seen as one."""
-
-_VENDORS = (
-    # AWS · GitHub · GitLab · Hugging Face · OpenAI, Anthropic and others · Stripe · Slack · Google · NVIDIA · W&B
-    r"(?:AKIA|ASIA|AROA|ABIA|ACCA|AGPA|AIDA|ANPA|A3T[A-Z0-9])[0-9A-Z]{12,}",
-    r"(?:gh[pousr]_|github_pat_)\w{6,}",
-    r"(?:gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas|ffct|wt)-|GR1348941)[\w.-]{6,}",
-    r"(?:hf|api_org)_(?:[A-Za-z0-9]{10,}|(?=[a-z0-9]{0,9}[A-Z])[A-Za-z0-9]{4,})",
-    r"sk-(?=[\w-]{0,80}\d|[\w-]{20})[\w-]{6,}",
-    r"(?:[srp]k|rak)_(?:live|test|prod)_\w{6,}|whsec_[\w+/=]{10,}",
-    r"xox[a-zA-Z](?:\.xox[a-zA-Z])?-[\w.%-]{3,}|xapp-[\w-]{6,}",
-    r"AIza[\w-]{6,}|ya29\.[\w.-]{6,}|GOCSPX-[\w-]{6,}|1//0[\w-]{20,}",
-    r"nvapi-[\w-]{6,}|wandb_v1_\w{6,}",
-    # npm · PyPI · SendGrid · DigitalOcean · Docker · Vault · Doppler · Databricks · Terraform · Atlassian · Grafana
-    r"npm_\w{10,}|pypi-[\w-]{16,}|rubygems_\w{16,}",
-    r"SG\.[\w-]{6,}\.[\w-]{6,}",
-    r"do[opr]_v1_\w{3,}|dckr_(?:pat|oat)_[\w-]{6,}",
-    r"hv[sbr]\.[\w-]{10,}|dp\.(?:pt|st|ct|scim|audit)\.\w{6,}|dapi[0-9a-f]{30,}(?:-\d)?",
-    r"\w{14}\.atlasv1\.[\w=-]{10,}|ATATT3x[\w=-]{10,}|ATBB\w{10,}|gl(?:sa|c)_\w{10,}={0,2}",
-    # Groq, Replicate, xAI, Perplexity, Together, LangSmith, Pinecone, RunPod, Fireworks, Tavily, Jina, Anyscale …
-    r"(?:gsk|r8|tgp_v1|lsv2_[ps][tk]|pcsk|rpa|fw|jina|esecret|ntn|figd|lin_api|sbp|nfp|e2b|bkua|phx|mat|comet)_\w{12,}",
-    r"(?:xai|pplx|csk|tvly|PMAK|tskey|NR(?:AK|JS|II|RA)|pul|CFPAT|age-secret-key|AGE-SECRET-KEY|sntry[su])"
-    r"[-_][\w-]{12,}|sq0[ac][ts]p-[\w\\-]{12,}",
-    r"shp(?:at|ss|ca|pa)_[0-9a-fA-F]{16,}|EAAA[\w-]{40,}|(?:AC|SK)[0-9a-z]{32}|key-[0-9a-f]{32}|AK[CP][A-Za-z0-9]{10,}",
-    r"AP[\dA-F][A-Za-z0-9]{8,}(?=[\s\"]|$)|LTAI\w{12,}|AKID\w{12,}|AKLT\w{12,}|sl\.[\w-]{40,}",
-    # JSON web tokens · bots of Discord and Telegram
-    r"eyJ[\w=-]{8,}\.[\w=-]+(?:\.[\w.+/=-]*)?",
-    r"[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,}|\d{8,10}:[\w-]{35}",
-    r"\$(?:2[abxy]|[156y]|argon2\w{0,3})\$[^\s'\"]{10,}",
-    # hashes, which many keys look like · other keys without capitals
-    r"[0-9a-fA-F]{32,}|[0-9a-z]{32}-us\d{1,2}",
-    r"(?=[a-z]*(?:\d[a-z]*){6})(?=\d*(?:[a-z]\d*){6})[a-z0-9]{32,}",
-)
-"""Keys that say of themselves what they are: prefixes as their vendors and secret scanners document them."""
-
-_VENDOR = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_VENDORS)})")
 
 _KEY = r"(?:PRIVATE KEY(?: BLOCK)?|SSH2 ENCRYPTED PRIVATE KEY)"
 _KEY_BEGINS = re.compile(rf"(?:-{{4,5}} ?)?BEGIN [A-Z0-9 ]{{0,30}}{_KEY}|PuTTY-User-Key-File-\d")
@@ -65,7 +33,7 @@ _WEBHOOK = re.compile(
 )
 _USER_INFO = re.compile(
     # user:password@host, where the password may hold / and @, and is no port; also cut off before the @. user@host
-    r"(?<=://)(?:(?:[^\s/@'\":\[]{0,128}:(?!\d{1,5}(?:[/?#]|$)))(?:[^\s'\"]{1,256}(?=@)|[^\s'\"]{1,256}$)"
+    r"(?<=://)(?!git@)(?:(?:[^\s/@'\":\[]{0,128}:(?!\d{1,5}(?:[/?#]|$)))(?:[^\s'\"]{1,256}(?=@)|[^\s'\"]{1,256}$)"
     r"|[^\s/@'\":]{1,256}(?=@))"
 )
 _USER_AT_HOST = re.compile(
@@ -80,20 +48,28 @@ _OPTION = re.compile(
     # curl -u user:password, mysql -pPASSWORD; not docker -u 1000:1000, -p 8080:80, -pthread
     r"(?<![\w-])(-u|--user|--proxy-user|--userpwd)(['\",=\s]{1,4}|(?<=-u))([^\s:'\"]{1,64}:)(?!\d+(?![^\s'\"]))([^\s'\"]+)"
     r"|(?<![\w-])(-p)(?=[^\s'\",]{0,64}[A-Z0-9@#$!%^&])(?![\d:.]+(?:[\s'\",]|$))([^\s'\",]{3,})"
-    r"|\b((?:mysql|mariadb|mongo|sshpass|redis-cli|ldap|sqlcmd|psql|login)[^\n]{0,80}?\s-[pPaw]['\", ]{0,4})"
-    r"([^\s'\",-][^\s'\",]*)"
+    r"|\b((?:(?:mysql|mariadb|mongo|sshpass|redis-cli|ldap|sqlcmd|psql|login)[^\n]{0,80}?\s-[pPaw]"
+    r"|(?:ipmitool|zip|unzip)\b[^\n]{0,80}?\s-P|openssl\b[^\n]{0,80}?\s-k|snmp\w{3,8}\b[^\n]{0,80}?\s-[cAX]"
+    r"|curl\b[^\n]{0,80}?\s-b)['\", ]{0,4})([^\s'\",-][^\s'\",]*)"
 )
 _COMMAND = re.compile(
     r"(\blogin\s+\S{1,64}\s+password\s+"  # .netrc
     r"|--from-literal[= ]['\"]?[\w.-]{1,64}=['\"]?"
-    r"|\b(?:echo|printf)\s+(?:-\w\s+)?['\"]?(?=[^\s|]{1,256}\s{0,4}\|[^\n]{0,80}--password-stdin))([^\s'\"]+)"
+    r"|\b(?:wandb|vault)\s+login\s+(?:--[\w-]+\s+){0,3}(?=[A-Za-z.]{0,64}\d)"
+    r"|\blogin\((?:[^()\n]{0,80},\s{0,4})?key\s{0,4}=\s{0,4}['\"]"
+    r"|\bmc\s+(?:alias|config\s+host)\s+(?:set|add)\s+\S{1,64}\s+\S{1,128}\s+\S{1,64}\s+"
+    r"|\b(?:echo|printf)\s+(?:-\w\s+)?['\"]?(?=[^\s|]{1,256}\s{0,4}\|[^\n]{0,80}(?:--password-stdin|sudo\s+-S)))"
+    r"([^\s'\"]+)"
 )
-_QUERY = re.compile(r"([?&](?:key|code|auth|sig|sign|se?cret|k|sid|session)=)([^\s&'\"]{6,})", re.IGNORECASE)
+_QUERY = re.compile(
+    r"([?&](?:key|code|auth|sig|sign|(?:x-\w{2,8}-)?signature|se?cret|k|sid|session)=)([^\s&'\"]{6,})", re.IGNORECASE
+)
 
 _STRONG = (
     "password", "passwords", "passwd", "passphrase", "passcode", "passwort", "kennwort", "contraseña", "contrasena",
-    "senha", "пароль", "密码", "口令", "パスワード", "pwd", "pw", "pass", "secret", "secrets", "credential",
-    "credentials", "creds", "cred", "otp", "totp",
+    "senha", "motdepasse", "wachtwoord", "lösenord", "passord", "adgangskode", "salasana", "parola", "hasło", "heslo",
+    "jelszó", "şifre", "пароль", "密码", "口令", "パスワード", "비밀번호", "pwd", "pw", "pass", "secret", "secrets",
+    "credential", "credentials", "creds", "cred", "otp", "totp",
 )  # fmt: skip
 _LONG_STRONG = tuple(word for word in _STRONG if len(word) > 5 or not word.isascii())
 _KEYS = (
@@ -129,22 +105,26 @@ _ABOUT = frozenset((
 ))  # fmt: skip
 """The last word of a name that is about a secret and not the secret."""
 
+_HOLDERS = frozenset(("header", "headers", "value", "string", "str", "plain", "plaintext", "raw", "base64"))
+"""Last words of a name that say in which form the secret is."""
+
 _PASSES = ("bypass", "compass", "surpass", "trespass", "overpass", "underpass", "multipass")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\dA-Z_]+|\d+")
 
 _QUOTE = r"(?:\\{0,7}['\"`]|&quot;|%2[27])"
 _NAMED = re.compile(
     r"(?:(?<![\w.-])|(?<=%22)|(?<=%27))(-{0,3})"
-    r"(pass[ -](?:word|phrase|code)\b"
+    r"(pass[ -](?:word|phrase|code)\b|mot de passe\b"
     r"|(?:api|access|secret|private|account|auth|session|signing|encryption|license)[ -](?:key|token)s?\b"
     r"|[^\W\d][\w.-]{0,80})"
     rf"({_QUOTE}?\]?)"
-    r"(\s{0,8}(?:->|=>|:=|={1,2}|:|\||%3[ad])\s{0,8}(?:!!\w{1,16}\s{1,4})?"
-    r"|\s{0,4},\s{0,4}|>|\(|\s{1,4}(?:is|was)[ :]{1,4}|\s{1,4})",
+    r"(\s{0,8}(?:->|=>|:=|={1,2}|[:：]|\||%3[ad])\s{0,8}(?:!!\w{1,16}\s{1,4})?(?:[|>][-+\d]{0,2}[ \t]{0,4}\n\s{1,16})?"
+    r"|\s{0,4},\s{0,4}|</\w{1,16}>\s{0,16}<value>|>|\(|\s{1,4}(?:is|was|ist|lautet|est)[ :]{1,4}"
+    r"|\s{1,4}for [^\n:]{1,80}:\s{1,4}|\s{1,4})",
     re.IGNORECASE,
 )
 _VALUE_KEY = re.compile(rf"{_QUOTE}?value{_QUOTE}?\s{{0,4}}[:=]\s{{0,4}}")  # name: "X", value: "…"
-_OPENING = re.compile(rf"[bfru]{{0,2}}({_QUOTE}|[\[({{])", re.IGNORECASE)
+_OPENING = re.compile(rf"[bfru]{{0,2}}(\"{{3}}|'{{3}}|{_QUOTE}|[\[({{])", re.IGNORECASE)
 _CALLED = re.compile(rf"[A-Za-z_][\w.]{{0,80}}\((?={_QUOTE})")
 _UP_TO_QUOTE = {'"': re.compile(r'(?:\\.|[^"\\])*'), "'": re.compile(r"(?:\\.|[^'\\])*"), "`": re.compile(r"[^`]*")}
 _NO_BRACKET = re.compile(r"[^\])}]*")
@@ -172,7 +152,8 @@ _SPOKEN = re.compile(r"[A-Z][a-z]{3,}|[a-z]{4,}|[A-Z]{4,}")
 
 _MARKS = (
     "pass", "pwd", "pw", "tok", "secret", "cred", "key", "auth", "bearer", "cookie", "sess", "sig", "sas", "jwt",
-    "sid", "otp", "code", "dsn", "nonce", "salt", "kennwort", "contras", "senha",
+    "sid", "otp", "code", "dsn", "nonce", "salt", "kennwort", "contras", "senha", "wachtw", "adgangs", "salasana",
+    "parola", "heslo",
 )  # fmt: skip
 """One of these is in every name of a secret that is ASCII: without, a path is redacted in a third of the time."""
 
@@ -208,7 +189,7 @@ def redact(text: str) -> str:
     text = _OPTION.sub(_option, text)
     text = _COMMAND.sub(rf"\1{REDACTED}", text)
     text = _QUERY.sub(rf"\1{REDACTED}", text)
-    text = _VENDOR.sub(REDACTED, text)
+    text = VENDOR_KEY.sub(REDACTED, text)
     text = _LONG_WORD.sub(_without_random, text)
     return _PEM_END.sub(REDACTED, text)[:LONGEST]
 
@@ -257,15 +238,17 @@ def _secret_behind(text: str, found: re.Match[str]) -> _Value | None:
     is_tag = text[found.start() - 1 : found.start()] == "<"  # <password>…
     if not kind or (sign == ">" and not is_tag) or text.startswith(REDACTED, start):
         return None
+    if sign.startswith("for ") and kind != "key" and not name.lower().endswith(_LONG_STRONG):
+        return None  # a forward pass for step 3: …
     how: How = "assigned"
     if sign == "," and not flag:
         how = "paired"
-        if not quoted:
+        if not quoted and _VALUE_KEY.match(text, start) is None:
             return None
     if value_key := _VALUE_KEY.match(text, start):  # "name": "DB_PASSWORD", "value": "…"
         start, how = value_key.end(), "assigned"
     elif not flag:
-        how = "spoken" if sign in {"is", "was"} else "beside" if not sign else how
+        how = "beside" if not sign else "spoken" if between[0].isspace() and sign[0].isalpha() else how
     if sign == "(" and name.lower().endswith("auth"):  # HTTPBasicAuth('alice', '…')
         value: _Value | None = _Value(start, _up_to_bracket(text, start), enclosed=True)
     elif called := _CALLED.match(text, start):  # auth=HTTPBasicAuth('alice', '…'), password=SecretStr('…')
@@ -331,10 +314,21 @@ def _is_secret(name: str, kind: Kind, how: How, text: str, value: _Value) -> boo
 
 def _kind_of(name: str) -> Kind:
     """Return how surely what has this name is secret, "" if it is not."""
-    parts = [part.lower() for part in _PARTS.findall(name)] or [name.lower()]
+    parts = [part.lower() for part in _PARTS.findall(name.rstrip("是为"))] or [name.lower()]
     last, whole, before = parts[-1], "".join(parts), parts[-2] if len(parts) > 1 else ""
+    if before and last in _HOLDERS and (held := _kind_of(name[: name.lower().rindex(last)])) not in ("token", "maybe"):
+        return held
+    if last == "id" and before in _STRONG:
+        return "maybe"
     if (before and last in _ABOUT) or last.endswith(_PASSES):
         return ""
+    if "." in name and any(one in _OF_KEYS and other == "key" for one, other in pairwise(parts)):
+        return "key"  # account.key.acme.dfs.core.windows.net
+    return _kind_of_last(parts, last, whole, before)
+
+
+def _kind_of_last(parts: Iterable[str], last: str, whole: str, before: str) -> Kind:
+    """Return how surely what is called by these parts, or by all of them together, is secret."""
     if last in _STRONG or last == "auth" or whole.endswith(("pass", "pwd")):
         return "strong"
     if any(part.endswith(_LONG_STRONG) for part in (*parts, whole)):

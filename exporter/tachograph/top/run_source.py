@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tachograph.catalog import index as c
 from tachograph.catalog.rank import PAUSES
 from tachograph.diagnosis import step_parts
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 from tachograph.servers.prometheus_api import Prometheus, PrometheusError, TimeSeries
 from tachograph.text.humanize import plural
 from tachograph.top import queries
@@ -76,7 +76,9 @@ class RunSource:
         except PrometheusError as error:
             raise SourceError(str(error)) from error
         except UNREADABLE as error:
-            raise SourceError(f"what Prometheus at {self.url} has of the run cannot be read: {error!r:.200}") from error
+            raise SourceError(
+                f"what Prometheus at {self.url} has of the run cannot be read: {wrong_form(error)}"
+            ) from error
 
     def _overview(self, wanted: str) -> Overview:
         ask, run = self._prometheus.instant, self._run_name
@@ -113,7 +115,7 @@ class RunSource:
             if alert.rank.isdigit() and alert.node:
                 chosen[int(alert.rank), alert.node].marks["straggler" if "Straggler" in alert.name else "alert"] = 0
         if len(chosen) < self._most:
-            for one in self._prometheus.instant(queries.any_ranks(self._run_name, self._most - len(chosen))):
+            for one in self._prometheus.instant(queries.any_ranks(self._run_name, self._most)):
                 chosen[_place(one.labels)].marks["long"] = one.value
         places = sorted(chosen, key=lambda place: (chosen[place].weight, -place[0]), reverse=True)[: self._most]
         if not places:

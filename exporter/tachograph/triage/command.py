@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import Any
 
 from tachograph.command_line import WIDTH, CommandParser, versioned_json
-from tachograph.files.unreadable import UNREADABLE
+from tachograph.files.unreadable import UNREADABLE, wrong_form
 from tachograph.servers.prometheus_api import (
     ENVIRONMENT,
     Prometheus,
@@ -172,7 +172,7 @@ def _by_prometheus(prometheus: Prometheus, run: str, at: float) -> Triage:
         found = conclude(gather(run, at, lambda query: prometheus.instant(query, at)))
     except UNREADABLE as error:
         raise PrometheusError(
-            f"what Prometheus at {prometheus.url} has of the run cannot be read: {error!r:.200}"
+            f"what Prometheus at {prometheus.url} has of the run cannot be read: {wrong_form(error)}"
         ) from error
     found.sources.insert(0, AskedSource(f"Prometheus at {prometheus.url}", True, "its rules and what they recorded"))
     if found.finding.mode == "no_data":

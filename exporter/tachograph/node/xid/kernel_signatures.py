@@ -33,13 +33,15 @@ SIGNATURES = (
     _row(
         "oom_kill",
         ("oom_kill_kernel",),
-        r"(?:Memory cgroup out of memory|Out of memory(?: \(\w+\))?): Killed process \d+ \(",  # mm/oom_kill.c
+        # mm/oom_kill.c, before Linux 5.3 `Kill process`
+        r"(?:Memory cgroup out of memory|Out of memory(?: \(\w+\))?): Kill(?:ed)? process \d+ \(",
     ),
     _row(
         "segfault",
         ("native_crash_kernel",),
         # arch/x86/mm/fault.c, arch/x86/kernel/traps.c
-        rf"{_NAME}\[\d+\]: segfault at |traps: {_NAME}\[\d+\] (?:general protection|trap invalid opcode)",
+        rf"{_NAME}\[\d+\]: segfault at "
+        rf"|traps: {_NAME}\[\d+\] (?:general protection|trap (?:invalid opcode|divide error))",
     ),
     _row(
         "hung_task",
@@ -61,7 +63,9 @@ SIGNATURES = (
     _row(
         "lustre",
         ("nfs_lustre",),
-        r"Lustre: \S{1,255}: Connection to \S{1,255} \(at \S{1,255}\) was lost",  # lustre/ptlrpc/import.c
+        # lustre/ptlrpc/import.c
+        r"Lustre: \S{1,255}: Connection to \S{1,255} \(at \S{1,255}\) was lost"
+        r"|LustreError: [\d-]{1,16}: \S{1,255}: This client was evicted by ",
     ),
     _row(
         "filesystem",
@@ -75,7 +79,7 @@ SIGNATURES = (
         ("disk_failed",),
         # block/blk-core.c, fs/buffer.c, drivers/nvme/host/pci.c
         r"(?:blk_update_request: |print_req_error: )?(?:critical \w+|I/O|recoverable transport) error, dev \S+, sector "
-        r"|Buffer I/O error on dev|nvme nvme\d+: I/O .{1,80}timeout, ",
+        r"|Buffer I/O error on dev|nvme nvme\d+: (?:I/O .{1,80}timeout, |controller is down; will reset)",
     ),
     _row(
         "memory_failure",
