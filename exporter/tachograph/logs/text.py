@@ -71,7 +71,7 @@ def _rest(verdict: LogVerdict, first: LogFinding) -> Iterator[str]:
 def _summary(verdict: LogVerdict) -> str:
     reading = verdict.reading
     said = f"Read {humanize.plural(reading.files, 'log')}, {humanize.plural(reading.lines, 'line')}, "
-    said += f"{humanize.short(reading.size)}B"
+    said += humanize.byte_size(reading.size)
     if ranks := reading.names.known():
         said += f", {humanize.plural(len(ranks), 'rank')}"
     if reading.first is not None and reading.last is not None:
