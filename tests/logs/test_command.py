@@ -53,7 +53,7 @@ def test_text(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, log)
     assert (status, err) == (0, "")
     said = out.replace(str(log), "run.log").splitlines()
-    assert said[0] == f"Read 1 log, 4 lines, {len(LOG)}B, 4 ranks, 2026-11-26 03:12:33 to 2026-11-26 03:22:32"
+    assert said[0] == f"Read 1 log, 4 lines, {len(LOG)} B, 4 ranks, 2026-11-26 03:12:33 to 2026-11-26 03:22:32"
     assert said[2:5] == [
         "CAUSE: out of memory, rank 3",
         "  run.log:3: 03:12:33  torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",

@@ -115,11 +115,11 @@ def gibibytes(size: float | None) -> str:
 
 
 def byte_size(size: float) -> str:
-    """Return a number of bytes in three digits: `3.28 MB`, `58 kB`."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+    """Return a number of bytes in three digits: `3.28 MB`, `58 kB`, `12 B`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"
+    return f"{size:.0f} B"
 
 
 def celsius(degrees: float | None) -> str:
