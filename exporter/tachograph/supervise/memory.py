@@ -58,8 +58,14 @@ class RunMemory:
     sent_back: Entry | None = None
     """The last restart, until its attempt makes a step, or saves: before that the loop may not have gone back yet."""
 
-    runs: bool = False
-    """Whether an attempt began of whose end nothing is noted."""
+    running: Entry | None = None
+    """The attempt that began, and of whose end nothing is noted."""
+
+    is_started: bool = False
+    """Whether that is known to have been started."""
+
+    marks: list[str] = field(default_factory=list)
+    """Those of its attempts that outlive their supervisor."""
 
     checkpoints: CheckpointMemory = field(default_factory=CheckpointMemory)
     plan: PlanMemory = field(default_factory=PlanMemory)
@@ -119,9 +125,11 @@ def take(memory: RunMemory, entry: Entry) -> None:
     if kind == ATTEMPT:
         memory.attempts += 1
         memory.began = min(memory.began, entry["time"])
-        memory.runs = True
+        memory.running, memory.is_started = entry, False
+        if "mark" in entry:
+            memory.marks.append(entry["mark"])
     elif kind == STARTED:
-        memory.due = None
+        memory.due, memory.is_started = None, True
     elif kind == INTENT and entry["action"] in RESTARTS:
         memory.spent.append((entry["time"], entry["trigger"], entry["action"], entry["cost"]))
         memory.failures.append((_signature(entry["signature"]), entry["line"]))
@@ -143,7 +151,7 @@ def take(memory: RunMemory, entry: Entry) -> None:
 
 
 def _end(memory: RunMemory, how: str) -> None:
-    memory.runs = False
+    memory.running = None
     if how in (LOST, EXTERNAL) and memory.due is None:
         memory.due = memory.sent_back
     if how in (EXTERNAL, STOPPED):
