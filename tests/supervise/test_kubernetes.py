@@ -124,7 +124,6 @@ def test_a_hang_is_restarted(run: Run) -> None:
     assert [one["reason"] for one in run.began(1)] == ["hung"] * 2
     run.finish(supervisor)
     assert run.decisions() == [("act", "hung", "restart")]
-    assert run.kinds("decision")[0]["nodes"] == [first[1]["node"]]
 
 
 def test_a_node_that_failed_twice_is_left_out(run: Run) -> None:

@@ -47,6 +47,10 @@ class Pods:
     is_created: bool = False
     is_deleted: bool = False
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        return {"a": "10.0.0.1"} if self.is_created else {}
+
     def mark(self) -> str:
         self.mine = f"mark-{len(self.made)}-{len(self._entries())}"
         return self.mine
@@ -54,8 +58,9 @@ class Pods:
     def start(self, environment: Mapping[str, str], left_out: Collection[str]) -> Any:
         return self._begin(environment, self.mine, is_created=False)
 
-    def go_on(self, environment: Mapping[str, str], left_out: Collection[str], mark: str, *, is_created: bool) -> Any:
-        return self._begin(environment, mark, is_created=is_created)
+    def go_on(self, environment: Mapping[str, str], left_out: Collection[str], mark: str, **facts: Any) -> Any:
+        assert facts["places"] in ({}, {"a": "10.0.0.1"})
+        return self._begin(environment, mark, is_created=facts["is_created"])
 
     def _begin(self, environment: Mapping[str, str], mark: str, *, is_created: bool) -> Any:
         assert self.world is not None

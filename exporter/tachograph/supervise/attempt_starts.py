@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from tachograph.supervise.journal import ATTEMPT, STARTED, Entry
+from tachograph.supervise.journal import ATTEMPT, PLACED, STARTED, Entry
 from tachograph.supervise.launcher import Launcher, OutlivingLauncher
 from tachograph.supervise.ledger import Ledger
 from tachograph.supervise.plan import AttemptPlan
@@ -26,7 +26,7 @@ class AttemptStarts:
     ) -> None:
         self._run, self._ledger, self._memory = run, ledger, ledger.memory
         self._launcher, self._outliving, self._say = launcher, outliving, say
-        self._is_noted = False
+        self._plan_due, self._is_noted = AttemptPlan(run, 0), False
         self.outlive = outliving is not None
         """Whether they go on when their supervisor ends."""
 
@@ -51,11 +51,8 @@ class AttemptStarts:
     def start(self, plan: AttemptPlan, left_out: Collection[str]) -> RunningAttempt:
         """Start the attempt with this plan; raise OSError."""
         training = self._launcher.start(plan.environment(self._ledger.folder), left_out)
-        self._is_noted = False
+        self._plan_due, self._is_noted = plan, False
         self.note()
-        if plan.action:
-            to = "" if plan.step is None else f", from the checkpoint of step {count(plan.step)}"
-            self._say(f"attempt {plan.attempt} of run {self._run} is started, after {words(plan.reason)}{to}")
         return training
 
     def go_on(self, last: Entry, left_out: Collection[str]) -> RunningAttempt:
@@ -63,11 +60,21 @@ class AttemptStarts:
         assert self._outliving is not None
         plan = self._plan(last["attempt"], last.get("action", ""), last["reason"], last["resume_step"])
         environment, is_created = plan.environment(self._ledger.folder), self._memory.is_started
-        self._is_noted = is_created
-        return self._outliving.go_on(environment, left_out, last["mark"], is_created=is_created)
+        self._plan_due, self._is_noted = plan, is_created
+        return self._outliving.go_on(
+            environment, left_out, last["mark"], is_created=is_created, places=self._memory.places
+        )
 
     def note(self) -> None:
-        """Note once that an attempt has been started for sure."""
+        """Note and say once that an attempt has been started for sure; note where it is, for a next supervisor."""
         if not self._is_noted and (self._outliving is None or self._outliving.is_created):
-            self._is_noted = True
+            self._is_noted, plan = True, self._plan_due
             self._ledger.write(STARTED, attempt=self._memory.attempts - 1)
+            if plan.action:
+                to = "" if plan.step is None else f", from the checkpoint of step {count(plan.step)}"
+                self._say(f"attempt {plan.attempt} of run {self._run} is started, after {words(plan.reason)}{to}")
+        if self._outliving is not None and self._outliving.places not in ({}, self._memory.places):
+            places = dict(self._outliving.places)
+            self._ledger.write(
+                PLACED, attempt=self._memory.attempts - 1, nodes=list(places), addresses=list(places.values())
+            )

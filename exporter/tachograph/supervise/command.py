@@ -273,7 +273,7 @@ def _in_pods(given: argparse.Namespace, kubernetes: KubernetesSetup, book: Journ
     launcher = kubernetes.launcher(run, book.entries, say)
     nodes = PodNodes(launcher, run, lambda node, address: _pod_address(given.exporter, node, address))
     said = f"the nodes of {launcher.training.name} in namespace {launcher.training.namespace}"
-    return _Parts(launcher, nodes, lambda: nodes.addresses, said, launcher), taken_elsewhere(launcher)
+    return _Parts(launcher, nodes, lambda: nodes.addresses, said, launcher), taken_elsewhere(launcher, book.entries)
 
 
 def _pod_address(given: str | None, node: str, address: str) -> str:

@@ -46,7 +46,7 @@ SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RE
     "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "recovered",
     "judged", "queued",
 )  # fmt: skip
-CHECKPOINT, IGNORED = "checkpoint", "ignored"
+CHECKPOINT, IGNORED, PLACED = "checkpoint", "ignored", "placed"
 
 
 def _is(*kinds: type) -> Callable[[object], bool]:
@@ -86,6 +86,7 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "outcome": _TEXT, "guard": _TEXT, "ranks": _are(_is_whole), "step": _is_step, "text": _TEXT, "trigger": _TEXT,
     "action": _TEXT, "cost": _is_count, "signature": _are(_is(object), 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
     "nodes": _are(_TEXT), "left_out": _are(_TEXT), "job": _TEXT, "mark": _TEXT,
+    "addresses": _are(_TEXT),
     "seconds": _is_seconds, "lost_steps": _is_count, "gpus": _is_count, "verdict": _TEXT,
     "checkpoint": _is_count, "saved": _is_seconds, "path": _is_path, "suspect": _is(bool), "skip": _are(_is_whole, 2),
 }  # fmt: skip
@@ -100,6 +101,7 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     ENDED: ("how", "step", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
     QUEUED: ("why", "left_out"), JUDGED: ("id", "action", "verdict", "why"),
     CHECKPOINT: ("checkpoint", "saved", "path", "suspect"), IGNORED: ("attempt", "why"),
+    PLACED: ("attempt", "nodes", "addresses"),
 }  # fmt: skip
 """Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 

@@ -104,8 +104,8 @@ def confirm(words: Sequence[str]) -> int:
         owner = next((one for one in reversed(entries) if one["kind"] == SUPERVISOR), None)
         if owner is not None and not journal.is_alive(owner):
             say(
-                f"not confirmed: the supervisor that asked, process {owner['pid']}, has ended, and the training with "
-                "it. Start it again: what is still wrong then is asked again"
+                f"not confirmed: the supervisor that asked, process {owner['pid']}, has ended. Start it again: what is "
+                "still wrong then is asked again"
             )
             return 1
         folder = path.parent / CONFIRMATIONS

@@ -79,13 +79,26 @@ class OutlivingLauncher(Launcher, Protocol):
     def is_created(self) -> bool:
         """Whether the last one that was to be started is there, or was."""
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The nodes that all of it is on, and their addresses; none while a part of it is on none yet."""
+
     def mark(self) -> str:
         """Return by what the next attempt is to be known, for the journal."""
 
     def go_on(
-        self, environment: Mapping[str, str], left_out: Collection[str], mark: str, *, is_created: bool
+        self,
+        environment: Mapping[str, str],
+        left_out: Collection[str],
+        mark: str,
+        *,
+        is_created: bool,
+        places: Mapping[str, str],
     ) -> RunningAttempt:
-        """Take over the attempt with this mark, which an earlier supervisor may not have started; raise OSError."""
+        """Take over the attempt with this mark, which an earlier supervisor may not have started; raise OSError.
+
+        `places` are where that one saw it.
+        """
 
 
 class ChildCommand:

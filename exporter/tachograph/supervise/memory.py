@@ -17,6 +17,7 @@ from tachograph.supervise.journal import (
     DECISION,
     ENDED,
     INTENT,
+    PLACED,
     RECOVERED,
     STARTED,
     Entry,
@@ -63,6 +64,9 @@ class RunMemory:
 
     is_started: bool = False
     """Whether that is known to have been started."""
+
+    places: dict[str, str] = field(default_factory=dict)
+    """The nodes that it is on, and their addresses, if it outlives its supervisor."""
 
     marks: list[str] = field(default_factory=list)
     """Those of its attempts that outlive their supervisor."""
@@ -125,7 +129,7 @@ def take(memory: RunMemory, entry: Entry) -> None:
     if kind == ATTEMPT:
         memory.attempts += 1
         memory.began = min(memory.began, entry["time"])
-        memory.running, memory.is_started = entry, False
+        memory.running, memory.is_started, memory.places = entry, False, {}
         if "mark" in entry:
             memory.marks.append(entry["mark"])
     elif kind == STARTED:
@@ -136,6 +140,8 @@ def take(memory: RunMemory, entry: Entry) -> None:
         memory.due = memory.sent_back = entry
         if memory.recovering is None:
             memory.recovering = entry.get("found", entry["time"]), memory.best_step
+    elif kind == PLACED:
+        memory.places = dict(zip(entry["nodes"], entry["addresses"], strict=False))
     elif kind == RECOVERED:
         memory.recovering = memory.sent_back = None
     elif kind == CHECKPOINT and memory.sent_back is not None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tachograph.supervise.kubernetes.api import CONFLICT, ApiError
@@ -44,7 +44,7 @@ class AttemptSeen:
 
     object: ObjectSeen | None = None
     pods: tuple[PodSeen, ...] = ()
-    places: Mapping[str, str] | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
     waits: str = ""
     error: str = ""
     answered: float = -SILENT_SECONDS
@@ -54,18 +54,21 @@ class KubernetesAttempt:
     """The attempt with a mark; `earlier` are the marks of those before it, whose object has to go first."""
 
     def __init__(
-        self, training: TrainingObject, made: dict[str, Any], mark: str, earlier: Collection[str],
-        say: Callable[[str], None], *, is_created: bool = False,
+        self, training: TrainingObject, made: dict[str, Any], mark: str, earlier: Collection[str], *,
+        is_created: bool, places: Mapping[str, str],
     ) -> None:  # fmt: skip
-        """`is_created` says that its object was there before: if it is not any more, somebody has deleted it."""
+        """`is_created` says that its object was there before: if it is not any more, somebody has deleted it.
+
+        `places` are where an earlier supervisor saw its pods.
+        """
         self.pid = 0
         self.status: int | None = None
         self.job = mark
         self.outlives = True
         self.withdrawn = ""
         """Why it has ended, or stands still, by somebody else."""
-        self.seen = AttemptSeen()
-        self._training, self._made, self._earlier, self._say = training, made, tuple(earlier)[-5:], say
+        self.seen = AttemptSeen(places=places)
+        self._training, self._made, self._earlier = training, made, tuple(earlier)[-5:]
         self._is_created, self._uid, self._error = is_created, "", ""
         self._listed_at, self._listed_of = -PODS_SECONDS, ""
         self._has_ended, self._is_to_end, self._is_agreed = (threading.Event() for _ in range(3))
@@ -218,7 +221,7 @@ class KubernetesAttempt:
         if fresh or is_due or not self._is_whole() or version != self._listed_of:
             pods = self._training.pods((self.job,))
             self._listed_at, self._listed_of = time.monotonic(), version
-        places = {**(self.seen.places or {}), **{one.node: one.address for one in pods if one.node and one.address}}
+        places = {**self.seen.places, **{one.node: one.address for one in pods if one.node and one.address}}
         waits = "" if found is None or not found.is_suspended else f"{self._training.name} is suspended"
         waits = waits or _waits(self._training.name, pods)
         self._note(object=found, pods=pods, places=places, waits=waits, answered=time.monotonic())

@@ -27,6 +27,12 @@ class KubernetesRun:
         self._size = 1
         self._left_out: frozenset[str] = frozenset()
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The nodes of the last attempt's pods, and their addresses, once all pods run."""
+        seen = None if self.attempt is None else self.attempt.seen
+        return {} if seen is None or seen.waits or not seen.pods else seen.places
+
     def mark(self) -> str:
         """Return a new label's value, by which the object and the pods of the next attempt are known."""
         self._mark = secrets.token_hex(8)
@@ -39,16 +45,28 @@ class KubernetesRun:
 
     def start(self, environment: Mapping[str, str], left_out: Collection[str]) -> KubernetesAttempt:
         """Have the object made, as soon as it can be; raise OSError."""
-        return self._begin(environment, left_out, self._mark, is_created=False)
+        return self._begin(environment, left_out, self._mark, is_created=False, places={})
 
     def go_on(
-        self, environment: Mapping[str, str], left_out: Collection[str], mark: str, *, is_created: bool
+        self,
+        environment: Mapping[str, str],
+        left_out: Collection[str],
+        mark: str,
+        *,
+        is_created: bool,
+        places: Mapping[str, str],
     ) -> KubernetesAttempt:
         """Take over the attempt with this mark; its object is made if an earlier supervisor has not; raise OSError."""
-        return self._begin(environment, left_out, mark, is_created=is_created)
+        return self._begin(environment, left_out, mark, is_created=is_created, places=places)
 
     def _begin(
-        self, environment: Mapping[str, str], left_out: Collection[str], mark: str, *, is_created: bool
+        self,
+        environment: Mapping[str, str],
+        left_out: Collection[str],
+        mark: str,
+        *,
+        is_created: bool,
+        places: Mapping[str, str],
     ) -> KubernetesAttempt:
         try:
             made = rendered(self.training.manifest, self._run, mark, environment, left_out)
@@ -57,7 +75,7 @@ class KubernetesRun:
         self._left_out = frozenset(left_out)
         earlier = [one for one in self.marks if one != mark]
         self.marks = [*earlier, mark]
-        self.attempt = KubernetesAttempt(self.training, made, mark, earlier, self._say, is_created=is_created)
+        self.attempt = KubernetesAttempt(self.training, made, mark, earlier, is_created=is_created, places=places)
         return self.attempt
 
     def outlook(self, left_out: Collection[str], *, fresh: bool = False) -> Outlook:
@@ -70,7 +88,7 @@ class KubernetesRun:
             return Outlook()
         if fresh:
             attempt.refresh()
-        self._size = max(len(attempt.seen.places or {}), self._size)
+        self._size = max(len(attempt.seen.places), self._size)
         if silence := attempt.silence():
             return Outlook(unknown=f"it is not known how {self.training.name} is: {silence}", size=self._size)
         lost = tuple(sorted({one.node for one in attempt.seen.pods if one.is_lost and one.node}))
@@ -78,7 +96,7 @@ class KubernetesRun:
 
     def queue_again(self, left_out: Collection[str]) -> str:
         """Return that there is no need to."""
-        return "an attempt is made anew instead"
+        return "each attempt is made again anyway"
 
     def note_places(self, places: Mapping[str, str]) -> None:
         """Say once which node an attempt got that it should not have: its label has another name."""
@@ -119,7 +137,7 @@ class PodNodes:
             self._nodes = SeveralNodes(self._sources, lambda: self._used)
         if not attempt.has_ended() and (seen.waits or not seen.pods):
             return Unknown(seen.waits or seen.error or "the API server has not shown its pods yet")
-        places = seen.places or {}
+        places = seen.places
         self._run.note_places(places)
         for node, at in places.items():
             if node not in self._sources:

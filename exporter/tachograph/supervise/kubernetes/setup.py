@@ -38,11 +38,13 @@ class KubernetesSetup:
         return KubernetesRun(training, run, remember(entries).marks, say)
 
 
-def taken_elsewhere(launcher: KubernetesRun) -> str:
-    """Return that another supervisor or a person has made the object that trains; empty if not, or not known."""
+def taken_elsewhere(launcher: KubernetesRun, entries: Sequence[Entry]) -> str:
+    """Return that the object that trains is no attempt of this run; empty if it is, is not there, or is not known."""
     with suppress(ApiError):
         found = launcher.training.get()
         if found is not None and found.mark not in launcher.marks:
+            if found.mark in [one["mark"] for one in entries if "mark" in one]:
+                return f"{launcher.training.name} is there still, and its run has finished. To begin again, delete it"
             return (
                 f"{launcher.training.name} is there already, and not by this journal: another supervisor, or a person, "
                 "has made it. To begin, delete it"
