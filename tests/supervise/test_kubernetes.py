@@ -164,6 +164,7 @@ def test_what_a_person_deletes_is_not_made_again(run: Run, cluster: Cluster) -> 
     assert (run.decisions(), [one["how"] for one in run.kinds("ended")]) == ([], ["external"] * 2)
     assert run.object() is None
     assert f"Job {run.name} was deleted by somebody else" in [one["why"] for one in run.kinds("ended")]
+    assert f"Job {run.name} was deleted by somebody else. To start it, give the command again" in run.said()
 
 
 def test_a_suspended_run_is_left_alone(run: Run, cluster: Cluster) -> None:

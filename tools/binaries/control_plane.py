@@ -60,7 +60,7 @@ def _build(into: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     archive = apt.archive(SUITE, apt.release(), apt.sources())
-    print("fetching Kubernetes' source and Go, 0.5 GB unpacked; the build takes 10 to 15 minutes", file=sys.stderr)
+    print("fetching Kubernetes' source and Go, 0.5 GB unpacked; the build takes 10 to 20 minutes", file=sys.stderr)
     try:
         apt.unpack(archive, PACKAGES, place / "root")
         source = place / "gopath/src" / PACKAGE

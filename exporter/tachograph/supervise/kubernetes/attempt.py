@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +75,8 @@ class KubernetesAttempt:
         self._has_ended, self._is_to_end, self._is_agreed = (threading.Event() for _ in range(3))
         self._wake = threading.Event()
         self._news, self._told = os.pipe()
-        self._is_closed = False
+        os.set_blocking(self._news, False)
+        self._is_closed, self._lock = False, threading.Lock()
         self._hurries = 0
         self._thread = threading.Thread(target=self._run, name=f"attempt {mark}", daemon=True)
         self._thread.start()
@@ -85,14 +87,17 @@ class KubernetesAttempt:
         return self._is_created
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when it ends."""
+        """Return the descriptor that becomes readable when it is created, all of its pods run, or it ends."""
         return self._news
 
     def send_signal(self, number: int) -> None:
         """Pass nothing on: what ends its supervisor does not end it."""
 
     def has_ended(self) -> bool:
-        """Return whether its object says so, or is gone."""
+        """Return whether its object says so, or is gone; takes in that there is news."""
+        if not self._is_closed:
+            with suppress(BlockingIOError):
+                os.read(self._news, 1024)
         return self._has_ended.is_set()
 
     def end(self) -> AttemptEnd:
@@ -109,10 +114,11 @@ class KubernetesAttempt:
     def wait(self) -> AttemptEnd:
         """Return how it ended; its object stays, with the logs of its pods, until there is a next one."""
         self._has_ended.wait()
-        if not self._is_closed:
-            self._is_closed = True
-            os.close(self._news)
-            os.close(self._told)
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self._news)
+                os.close(self._told)
         return AttemptEnd(self.status, self._error)
 
     def silence(self) -> str:
@@ -151,8 +157,14 @@ class KubernetesAttempt:
 
     def _finish(self, status: int | None = None, error: str = "", withdrawn: str = "") -> None:
         self.status, self._error, self.withdrawn = status, error, withdrawn
-        os.write(self._told, b"e")
         self._has_ended.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have the supervisor's loop look at what is new."""
+        with self._lock:
+            if not self._is_closed:  # or the number may be another file's by now
+                os.write(self._told, b"n")
 
     def _step(self) -> float:
         """Do what is next; return how many seconds to wait after it. Raise ApiError."""
@@ -174,6 +186,7 @@ class KubernetesAttempt:
         name = self._training.name
         if found is not None and found.mark == self.job:  # created, and the answer was lost
             self._is_created, self._uid, self._hurries = True, found.uid, 0
+            self._tell()
             return 0.0
         if found is not None and found.mark not in self._earlier:
             self._finish(error=f"{name} is there, and no attempt in this journal has made it: another supervisor, or a "
@@ -191,6 +204,7 @@ class KubernetesAttempt:
                 return self._hurry(f"another {name} is there")
             raise
         self._is_created, self._hurries = True, 0
+        self._tell()
         return HURRY_SECONDS
 
     def _step_to_watch(self, found: ObjectSeen | None) -> float:
@@ -224,7 +238,10 @@ class KubernetesAttempt:
         places = {**self.seen.places, **{one.node: one.address for one in pods if one.node and one.address}}
         waits = "" if found is None or not found.is_suspended else f"{self._training.name} is suspended"
         waits = waits or _waits(self._training.name, pods)
+        is_new = waits != self.seen.waits
         self._note(object=found, pods=pods, places=places, waits=waits, answered=time.monotonic())
+        if is_new:
+            self._tell()
 
     def _is_whole(self) -> bool:
         return bool(self.seen.pods) and all(one.phase == RUNNING and one.address for one in self.seen.pods)

@@ -24,7 +24,7 @@ class KubernetesRun:
         self.attempt: KubernetesAttempt | None = None
         self._run, self._say = run, say
         self._mark = ""
-        self._size = 1
+        self._size, self._is_said = 1, False
         self._left_out: frozenset[str] = frozenset()
 
     @property
@@ -91,6 +91,9 @@ class KubernetesRun:
         self._size = max(len(attempt.seen.places), self._size)
         if silence := attempt.silence():
             return Outlook(unknown=f"it is not known how {self.training.name} is: {silence}", size=self._size)
+        if attempt.withdrawn and attempt.has_ended() and not self._is_said:
+            self._is_said = True
+            self._say(f"run {self._run} has ended: {attempt.withdrawn}. To start it, give the command again")
         lost = tuple(sorted({one.node for one in attempt.seen.pods if one.is_lost and one.node}))
         return Outlook(attempt.withdrawn, "", None, IN_PLACE, "", self._size, "", lost)
 
