@@ -301,9 +301,3 @@ class Run(Journalled):
         for one in self.processes:
             one.kill()
             one.wait()
-
-
-def programs(folder: Path, names: Sequence[str]) -> dict[str, Path] | None:
-    """Return the programs in a folder by name, None if one is missing."""
-    found = {name: folder / name for name in names}
-    return found if all(os.access(path, os.X_OK) for path in found.values()) else None
