@@ -186,9 +186,10 @@ class Cluster:
         self._children.end("kube-apiserver")
 
     def audited(self) -> set[tuple[str, str, str]]:
-        """Return what the supervisor has asked for: group, kind of objects and verb; discovery is everybody's."""
+        """Return what the supervisor has been allowed: group, kind of objects and verb; discovery is everybody's."""
         said = [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
-        of_objects = [(one, one["objectRef"]) for one in said if "objectRef" in one]
+        allowed = [one for one in said if one["annotations"]["authorization.k8s.io/decision"] == "allow"]
+        of_objects = [(one, one["objectRef"]) for one in allowed if "objectRef" in one]
         return {(of.get("apiGroup", ""), of["resource"], one["verb"]) for one, of in of_objects}
 
 
@@ -201,6 +202,8 @@ class Run(Journalled):
     folder: Path
     ranks: int = 2
     job: dict[str, Any] = field(default_factory=dict)
+    others: list[dict[str, Any]] = field(default_factory=list)
+    """What its manifest has beside it."""
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -225,7 +228,7 @@ class Run(Journalled):
         self, *options: str, mode: str = "act", program: Sequence[str] = ("tachograph",), state: Path | None = None
     ) -> list[str]:
         """Return the command that supervises it."""
-        self.file.write_text(yaml.safe_dump(self.job))
+        self.file.write_text(yaml.safe_dump_all([self.job, *self.others]))
         return [
             sys.executable, "-W", "ignore", "-m", *program, "supervise", "--run", self.name, "--mode", mode,
             "--state", str(state or self.state),

@@ -306,8 +306,15 @@ def test_torchrun_in_two_pods_goes_on_where_it_was(run: Run) -> None:
 
 
 def test_its_role_is_what_it_needs(run: Run, cluster: Cluster) -> None:
-    """By what the API server has noted: it has used each right of the role that is shipped, and asked for no other."""
+    """By what the API server has noted: it has used each right of the role that is shipped, and needs no other.
+
+    Without the right to create what is beside the Job it goes on: that may be there.
+    """
+    run.others = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": run.name}, "spec": {"clusterIP": "None"}}
+    ]
     supervisor = run.start()
+    run.awaits(f"Service {run.name} is not created, and must be there already")
     run.strike(run.began(0)[0]["node"])
     run.began(1)
     run.finish(supervisor)

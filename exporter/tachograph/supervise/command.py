@@ -48,6 +48,8 @@ NODE = "{node}"
 EPILOG = """\
 The command runs as a child and gets every signal; any exit status but these is
 its own. In shadow mode nothing is done; the journal has what would be.
+kubectl create -f FILE is not run: the job in the file is made for each attempt,
+and goes on without a supervisor until there is another one.
 
   tachograph supervise history [RUN]  shows the journal of a run
   tachograph supervise confirm ID     has a decision of ask mode carried out

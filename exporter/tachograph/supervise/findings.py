@@ -26,6 +26,7 @@ from tachograph.supervise.run_seen import (
     is_path,
     whole,
 )
+from tachograph.text.humanize import listed
 from tachograph.text.printable import printable
 from tachograph.wire import decode_number
 
@@ -151,8 +152,12 @@ class FindingSource:
             said = json.loads(answer.body)
             if said["version"] != VERSION:
                 return Unknown(f"the exporter at {self._shown} speaks version {said['version']!r:.20}, not {VERSION}")
-            names = [*self._names, *_names_in(said, self._names[0], self._job)] if self._job else self._names
-            return _run(said, names, self._node)
+            found = _names_in(said, self._names[0], self._job) if self._job else []
+            if len(found) > 1:  # any user may say any name, and any job
+                return Unknown(
+                    f"the exporter at {self._shown} shows {listed(found)}, and which of these is the run is not known"
+                )
+            return _run(said, found or self._names, self._node)
         except UNREADABLE as error:
             return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
 
@@ -163,11 +168,11 @@ def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
 
 
 def _names_in(said: Mapping[str, Any], name: str, job: str) -> list[str]:
-    """Return under which names a run of any owner is shown that has a rank in this job; raise one of UNREADABLE."""
+    """Return under which names, of any owner, a run is shown with a rank in this job; raise one of UNREADABLE."""
     return [
         _text(run["run"])
         for run in said["runs"]
-        if run["run"].endswith(f"/{name}") and any(rank.get("job_id") == job for rank in run["ranks"])
+        if f"/{run['run']}".endswith(f"/{name}") and any(rank.get("job_id") == job for rank in run["ranks"])
     ]
 
 

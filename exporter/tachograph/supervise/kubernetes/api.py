@@ -36,7 +36,7 @@ DEFAULT_NAMESPACE = "default"
 
 REFUSALS = (400, 403, 404, 405, 409, 413, 415, 422)
 """Statuses by which the API server has answered, whatever it said; another is that of one that cannot, or not now."""
-NOT_FOUND, CONFLICT = 404, 409
+FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 
 Object = dict[str, Any]
 

@@ -34,7 +34,7 @@ class KubernetesSetup:
     def launcher(self, run: str, entries: Sequence[Entry], say: Callable[[str], None]) -> KubernetesRun:
         """Return what starts the attempts of a run with this journal."""
         given = self.manifest.training["metadata"].get("namespace") or self.command.namespace
-        training = TrainingObject(self.api, self.manifest, given or self.api.namespace())
+        training = TrainingObject(self.api, self.manifest, given or self.api.namespace(), say)
         return KubernetesRun(training, run, remember(entries).marks, say)
 
 

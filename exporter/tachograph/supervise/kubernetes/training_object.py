@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tachograph.files.unreadable import UNREADABLE
-from tachograph.supervise.kubernetes.api import CONFLICT, ApiError, KubernetesApi
+from tachograph.supervise.kubernetes.api import CONFLICT, FORBIDDEN, ApiError, KubernetesApi
 from tachograph.supervise.kubernetes.manifest import MARK, Manifest
 from tachograph.supervise.kubernetes.state import ObjectSeen, PodSeen, object_seen, pods_seen
 
@@ -17,8 +17,9 @@ T = TypeVar("T")
 class TrainingObject:
     """One name of a kind in a namespace; its path is asked for once."""
 
-    def __init__(self, api: KubernetesApi, manifest: Manifest, namespace: str) -> None:
-        self._api, self.manifest, self.namespace = api, manifest, namespace
+    def __init__(self, api: KubernetesApi, manifest: Manifest, namespace: str, say: Callable[[str], None]) -> None:
+        self._api, self.manifest, self.namespace, self._say = api, manifest, namespace, say
+        self._are_others_there = False
         self._collection = ""
 
     @property
@@ -33,8 +34,9 @@ class TrainingObject:
 
     def create(self, made: dict[str, Any]) -> ObjectSeen:
         """Create it, and first what it needs beside, unless that is there; raise ApiError."""
-        for other in self.manifest.others:
+        for other in () if self._are_others_there else self.manifest.others:
             self._create_beside(other)
+        self._are_others_there = True
         return _read(object_seen, self._api.create(self._made_in(), made))
 
     def _create_beside(self, other: dict[str, Any]) -> None:
@@ -42,9 +44,11 @@ class TrainingObject:
         try:
             self._api.create(self._api.collection(other["apiVersion"], other["kind"], namespace), other)
         except ApiError as error:
-            if error.status != CONFLICT:  # it is there
-                name = f"{other['kind']} {other['metadata']['name']}"
-                raise ApiError(f"{name}: {error}; create it beforehand", error.status) from error
+            name = f"{other['kind']} {other['metadata']['name']}"
+            if error.status == FORBIDDEN:  # also if it is there
+                self._say(f"{name} is not created, and must be there already: {error}")
+            elif error.status != CONFLICT:  # it is there
+                raise ApiError(f"{name}: {error}", error.status) from error
 
     def delete(self, uid: str) -> None:
         """Have it deleted once all of its pods are gone; raise ApiError."""
