@@ -186,10 +186,9 @@ class Cluster:
         self._children.end("kube-apiserver")
 
     def audited(self) -> set[tuple[str, str, str]]:
-        """Return what the supervisor has been allowed: group, kind of objects and verb; discovery is everybody's."""
+        """Return what the supervisor has asked for: group, kind of objects and verb; discovery is everybody's."""
         said = [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
-        allowed = [one for one in said if one["annotations"]["authorization.k8s.io/decision"] == "allow"]
-        of_objects = [(one, one["objectRef"]) for one in allowed if "objectRef" in one]
+        of_objects = [(one, one["objectRef"]) for one in said if "objectRef" in one]
         return {(of.get("apiGroup", ""), of["resource"], one["verb"]) for one, of in of_objects}
 
 
@@ -202,8 +201,6 @@ class Run(Journalled):
     folder: Path
     ranks: int = 2
     job: dict[str, Any] = field(default_factory=dict)
-    others: list[dict[str, Any]] = field(default_factory=list)
-    """What its manifest has beside it."""
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -228,7 +225,7 @@ class Run(Journalled):
         self, *options: str, mode: str = "act", program: Sequence[str] = ("tachograph",), state: Path | None = None
     ) -> list[str]:
         """Return the command that supervises it."""
-        self.file.write_text(yaml.safe_dump_all([self.job, *self.others]))
+        self.file.write_text(yaml.safe_dump(self.job))
         return [
             sys.executable, "-W", "ignore", "-m", *program, "supervise", "--run", self.name, "--mode", mode,
             "--state", str(state or self.state),
@@ -304,3 +301,9 @@ class Run(Journalled):
         for one in self.processes:
             one.kill()
             one.wait()
+
+
+def programs(folder: Path, names: Sequence[str]) -> dict[str, Path] | None:
+    """Return the programs in a folder by name, None if one is missing."""
+    found = {name: folder / name for name in names}
+    return found if all(os.access(path, os.X_OK) for path in found.values()) else None

@@ -11,7 +11,9 @@ import pytest
 
 from tachograph.files.unreadable import UNREADABLE
 from tachograph.supervise.kubernetes.api import ApiError, KubernetesApi
+from tachograph.supervise.kubernetes.manifest import Manifest
 from tachograph.supervise.kubernetes.state import object_seen, pods_seen
+from tachograph.supervise.kubernetes.training_object import TrainingObject
 
 CAPTURES = Path(__file__).parent / "kubernetes"
 
@@ -126,3 +128,47 @@ def test_nothing_is_left_of_kubectl(tmp_path: Path) -> None:
     api.close()
     assert not folder.exists()
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+FORBIDS = """
+import http.server, json, socketserver
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def say(self, status, said):
+        body = json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        name, kind = ("jobs", "Job") if self.path == "/apis/batch/v1" else ("services", "Service")
+        self.say(200, {"resources": [{"name": name, "kind": kind, "namespaced": True}]})
+
+    def do_POST(self):
+        made = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        is_job = self.path == "/apis/batch/v1/namespaces/a/jobs"
+        made["metadata"]["uid"] = "u"
+        self.say(201 if is_job else 403, made if is_job else {"message": "services is forbidden"})
+
+    def address_string(self):
+        return ""
+
+socketserver.UnixStreamServer(sys.argv[3].partition("=")[2], Handler).serve_forever()
+"""
+
+
+def test_what_may_not_be_created_beside_may_be_there(tmp_path: Path) -> None:
+    """It is said, and the Job is created: the API server refuses it whether it is there or not."""
+    named = {"metadata": {"name": "train"}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", **named}
+    api, said = kubectl(tmp_path, FORBIDS), list[str]()
+    manifest = Manifest(job, ({"apiVersion": "v1", "kind": "Service", **named},))
+    training = TrainingObject(api, manifest, "a", said.append)
+    assert training.create(job).uid == "u"
+    assert said == [
+        "Service train is not created, and must be there already: the API server answers 403: services is forbidden"
+    ]
+    training.create(job)
+    assert len(said) == 1
+    api.close()
