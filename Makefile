@@ -19,7 +19,7 @@ KUBERNETES_READY := $(VENV)/.kubernetes-ready
 DEB_READY := .venv-deb/.ready
 NODE_READY := .venv-node/.ready
 
-.PHONY: test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl demo-recovery test test-unit test-all python programs fetched replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-nodes bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
+.PHONY: test-kubernetes test-torch test-frameworks healthy-frameworks lock pin-base release sbom audit docs-site bench-hostile fuzz demo demo-rl demo-recovery test test-unit test-all python programs fetched replay incidents incidents-live incidents-victoria victoria healthy-days campaign mutate-rules test-gpu soak check format bench bench-doors bench-faults bench-nodes bench-rules bench-dashboards binaries chart dashboards preview wheel deb screenshots rules docs clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 14
@@ -186,6 +186,10 @@ mutate-rules: binaries   ## rules broken one at a time: some test must notice
 
 fuzz: $(READY)       ## ten minutes of whatever a rank, a file, a flag or another exporter may say
 	TACHOGRAPH_FUZZ_SECONDS=600 $(BIN)/pytest -n 0 --timeout 0 tests/fuzz
+
+test-kubernetes: $(READY) $(CHECK_READY)  ## supervise in pods, with a control plane of Kubernetes built from Debian's source (once, 15 minutes, 2 GB meanwhile)
+	@$(CHECK_BIN)/python -m tools.binaries.control_plane
+	$(BIN)/pytest -n 0 -m kubernetes
 
 test-gpu: $(READY)   ## the real collector on this machine's driver; without one: "skipped: no GPU"
 	@if $(BIN)/python -c 'import pynvml; pynvml.nvmlInit(); assert pynvml.nvmlDeviceGetCount()' 2>/dev/null; \

@@ -122,7 +122,7 @@ class Watch(SeveralNodes):
 class Command:
     """An attempt that ends after so many looks; its ranks are the simulation's."""
 
-    pid, job = 0, JOB
+    pid, job, outlives = 0, JOB, False
     status: int | None = None
 
     def __init__(self, watch: Watch, looks: int) -> None:

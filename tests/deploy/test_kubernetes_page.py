@@ -14,6 +14,7 @@ from tachograph.__main__ import main
 from tachograph.client.hello.batch_job import batch_job
 from tachograph.client.hello.identity import discover
 from tachograph.node.config import read_config
+from tachograph.supervise.kubernetes.create_command import read_command
 
 PAGE = (Path(__file__).parents[2] / "docs/deploy/kubernetes.md").read_text(encoding="utf-8")
 FIELDS = {"metadata.name": "train-worker-3", "metadata.namespace": "vision"}
@@ -133,3 +134,50 @@ def test_kubernetes_accepts_the_examples(name: str) -> None:
     """Strictly."""
     validator = pytest.importorskip("kubernetes_validate", reason="`make test-all` installs it")
     validator.validate(pod(name), "1.37", strict=True)
+
+
+SUPERVISE = Path(__file__).parents[2] / "deploy/kubernetes/supervise.yaml"
+
+
+def supervise_objects() -> dict[str, Any]:
+    """Return what the supervisor from outside stands on, by kind."""
+    return {one["kind"]: one for one in yaml.safe_load_all(SUPERVISE.read_text(encoding="utf-8"))}
+
+
+def test_a_supervisor_from_outside_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its command is understood; its role, its state and the file that it reads are those beside it."""
+    found = supervise_objects()
+    assert {one["metadata"]["namespace"] for one in found.values()} == {"training"}
+    spec = found["Job"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    place = container["args"].index("--")
+    assert container["args"][0] == "supervise"
+    assert main([*container["args"][:place], "--show-policy"]) == 0
+    assert capsys.readouterr().out.startswith("# What `tachograph supervise` does")
+    assert read_command(container["args"][place + 1 :]).file == Path("/train/train.yaml")
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in spec["volumes"]}
+    assert (
+        volumes[mounts["/state"]]["persistentVolumeClaim"]["claimName"]
+        == (found["PersistentVolumeClaim"]["metadata"]["name"])
+    )
+    assert f"configmap {volumes[mounts['/train']]['configMap']['name']} --from-file=train.yaml" in PAGE
+    account = found["ServiceAccount"]["metadata"]["name"]
+    assert {spec["serviceAccountName"], found["RoleBinding"]["subjects"][0]["name"]} == {account}
+    assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
+
+
+def test_a_supervisor_that_has_ended_for_good_is_not_started_again() -> None:
+    """By its statuses: a stop by policy would be none. One that was killed or evicted, or found another one, is."""
+    (_, of_exit) = supervise_objects()["Job"]["spec"]["podFailurePolicy"]["rules"]
+    assert of_exit["action"] == "FailJob"
+    assert of_exit["onExitCodes"] == {"containerName": "supervise", "operator": "NotIn", "values": [4, 137, 143]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["1.31", "1.37"])
+def test_kubernetes_accepts_the_supervisor(version: str) -> None:
+    """Strictly, from the release on in which its policy for failed pods is stable."""
+    validator = pytest.importorskip("kubernetes_validate", reason="`make test-all` installs it")
+    for one in yaml.safe_load_all(SUPERVISE.read_text(encoding="utf-8")):
+        validator.validate(one, version, strict=True)

@@ -18,8 +18,8 @@ from typing import Any
 
 from tachograph.__main__ import main
 from tachograph.supervise import journal
-from tachograph.supervise.command import open_question
 from tachograph.supervise.journal import NAME, Entry
+from tachograph.supervise.journal_commands import open_question
 from tachograph.supervise.policy import LEAVE, RESTARTS, STOP
 from tachograph.supervise.supervisor import STATUS_STOPPED
 from tachograph.supervise.triggers import SLOW, words

@@ -275,3 +275,44 @@ def test_a_broken_gpu_is_one_of_the_rules() -> None:
     reasons = set(re.findall(r'tachograph_gpu_unavailable_info\{reason=~?"([a-z_|]+)"\}\n? *\)', rules))
     assert {reason for each in reasons for reason in each.split("|")} == gpu_status.ENDS_WORK
     assert f"- {gpu_status.FATAL_XID_SECONDS:g})" in rules
+
+
+@pytest.mark.parametrize(
+    ("runs", "name"),
+    [
+        ([("r", "j")], "r"),
+        ([("r", "old"), ("uid:1000/r", "j")], "uid:1000/r"),  # the pods' user is not known outside of them
+        ([("r", "j"), ("eve/other", "j"), ("eve/r", "x")], "r"),
+        ([("r", "j"), ("eve/r", "j")], None),  # any user may say any name, and any job
+        ([("r", "")], "r"),  # whose ranks say no job, which is said later
+        ([("eve/r", "x")], None),
+    ],
+)
+def test_a_run_in_pods_may_have_any_owner(
+    pages: Any, played: Any, runs: Sequence[tuple[str, str]], name: str | None
+) -> None:
+    """Its ranks say their job, which tells it from a run of that name that another user has; not if both say it."""
+    played.table.greet("a")
+    played.serve()
+    said = json.loads(pages.judged)
+    (one,) = said["runs"]
+    (shown,) = one["ranks"]
+    said["runs"] = [{**one, "run": run_, "ranks": [{**shown, "job_id": job}]} for run_, job in runs]
+    pages.judged = json.dumps(said)
+    address = f"http://{urlsplit(pages.url).netloc}"
+    seen = FindingSource(address, ["r"], job="j").look(100.0)
+    assert (seen.name if isinstance(seen, RunSeen) else None) == name
+
+
+def test_ranks_of_earlier_attempts_in_pods_are_left_out(pages: Any, played: Any) -> None:
+    """Also where one has not been seen to end: they are known by their job."""
+    played.table.greet("a")
+    played.serve()
+    said = json.loads(pages.judged)
+    (shown,) = said["runs"][0]["ranks"]
+    said["runs"][0]["ranks"] = [{**shown, "job_id": "j"}, {**shown, "rank": 1, "job_id": "old"}]
+    pages.judged = json.dumps(said)
+    address = f"http://{urlsplit(pages.url).netloc}"
+    seen = FindingSource(address, ["r"], job="j", earlier_jobs=["old"]).look(100.0)
+    assert isinstance(seen, RunSeen)
+    assert [(one.rank, one.job_id) for one in seen.ranks] == [(0, "j")]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tachograph.supervise import journal
-from tachograph.supervise.command import open_question
 from tachograph.supervise.journal import NAME
+from tachograph.supervise.journal_commands import open_question
 from tachograph.supervise.ledger import ACT, ASK, SHADOW
 from tachograph.supervise.run_seen import CheckpointSeen, RunSeen, Unknown
 from tachograph.supervise.supervisor import STATUS_STOPPED, Supervisor

@@ -16,7 +16,7 @@ import pytest
 from tachograph.__main__ import main
 from tachograph.collect.private_folder import PrivateFolder
 from tachograph.servers.http_client import ask
-from tachograph.supervise import command, evidence, evidence_parts, journal, warden
+from tachograph.supervise import evidence, evidence_parts, journal, journal_commands, warden
 from tachograph.supervise.launcher import nodes_needed
 from tests.supervise.conftest import Supervised, is_running, until
 from tests.supervise.world import World, hung, killed_at, run
@@ -282,7 +282,7 @@ class Full(io.StringIO):
 def test_what_is_said_may_not_be_heard(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
     """A full disk, a terminal that is gone, no standard error at all: no reason to end a training."""
     monkeypatch.setattr(sys, "stderr", stderr)
-    command._say("x")
+    journal_commands.say("x")
 
 
 def test_without_a_standard_error_and_with_a_long_command(tmp_path: Path) -> None:

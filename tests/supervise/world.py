@@ -9,7 +9,7 @@ from typing import Any
 
 from tachograph.supervise import policy
 from tachograph.supervise.journal import NAME, Journal, read
-from tachograph.supervise.launcher import ChildCommand, Launcher
+from tachograph.supervise.launcher import ChildCommand, Launcher, OutlivingLauncher
 from tachograph.supervise.ledger import ACT
 from tachograph.supervise.observer import Clocks, Silenced, never_silenced
 from tachograph.supervise.run_seen import AlertSeen, CheckpointSeen, RankSeen, RunSeen, Unknown
@@ -72,6 +72,7 @@ class Child:
     at: float
     pid: int = 0
     job: str = ""
+    outlives: bool = False
     told: list[int] = field(default_factory=list)
     was_ended: bool = False
     left: int = 0
@@ -105,6 +106,9 @@ class World:
 
     mode: str = ACT
     launcher: Launcher | None = None
+    outliving: OutlivingLauncher | None = None
+    """The launcher, if its attempts outlive their supervisor."""
+
     policy: Path = policy.DEFAULT
     signals: Mapping[float, int] = field(default_factory=dict)
     """Signals that the supervisor gets, by seconds since the beginning."""
@@ -166,7 +170,8 @@ class World:
         journal = Journal(self.folder, clock=self.wall)
         return Supervisor(
             "r", policy.read(self.policy), self.mode, journal, self,
-            launcher=self.launcher or ChildCommand(self.start), keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
+            launcher=self.outliving or self.launcher or ChildCommand(self.start), outliving=self.outliving,
+            keep=self.keep, say=self.said.append, signals=self,  # type: ignore[arg-type]
             clock=Clocks(self.wall, lambda: self.now),
             tell=lambda facts: self.told.append((self.now, facts())), silenced=self.silenced,
             alerts=self.ask_alerts,

@@ -170,6 +170,23 @@ def unpack(source: str, packages: Iterable[str], destination: Path, optional: It
         shutil.rmtree(state, ignore_errors=True)
 
 
+def unpack_source(source: str, package: str, destination: Path) -> None:
+    """Download the source of a package as its authors released it, and unpack it into `destination`.
+
+    apt verifies the checksums of its index. What a distribution changes in it (`debian/patches`) is left out.
+    """
+    state = destination.with_name(destination.name + ".apt")
+    environment = _isolated_state(state, source.replace("Types: deb\n", "Types: deb-src\n"))
+    try:
+        _run(["apt-get", "update", "--quiet"], environment, state)
+        _run(["apt-get", "source", "--quiet", "--download-only", package], environment, state / "packages")
+        (archive,) = (state / "packages").glob("*.orig.tar.*")
+        destination.mkdir(parents=True)
+        _run(["tar", "-xf", str(archive), "--strip-components=1", "-C", str(destination)], environment, state)
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+
+
 def _isolated_state(state: Path, source: str) -> dict[str, str]:
     for folder in ("lists/partial", "cache/archives/partial", "packages", "etc/none"):
         (state / folder).mkdir(parents=True, exist_ok=True)

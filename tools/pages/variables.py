@@ -40,6 +40,7 @@ VARIABLES = (
     Variable("TACHOGRAPH_PLAN_SKIP", RANK, "The same: steps to leave out, such as `120:130,200:216`."),
     Variable("TACHOGRAPH_PLAN_RATE", RANK, "The same: the factor of the learning rate."),
     Variable("TACHOGRAPH_PLAN_CLIPPING", RANK, "The same: the factor of the norm that gradients are clipped to."),
+    Variable("TACHOGRAPH_JOB_ID", RANK, "The same, in Kubernetes: the attempt's mark; otherwise Slurm's job."),
     Variable("TACHOGRAPH_HEAD_NODE", RANK, "The same, under Slurm: the attempt's first node, for a rendezvous."),
     Variable("TORCH_NCCL_ENABLE_TIMING", RANK, "`1`: NCCL times its collectives ([collectives.md](collectives.md))."),
     Variable("TACHOGRAPH_SOCKET", BOTH, "The socket between ranks and the exporter."),

@@ -255,8 +255,12 @@ def _pools(path: str | None) -> dict[str, type[HTTPConnectionPool]]:
             if path is None:
                 return super()._new_conn()
             sock = socket.socket(socket.AF_UNIX)
-            sock.settimeout(self.timeout)
-            sock.connect(path)
+            try:
+                sock.settimeout(self.timeout)
+                sock.connect(path)
+            except OSError:
+                sock.close()
+                raise
             return sock
 
     class TlsConnection(HTTPSConnection):

@@ -3,57 +3,53 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pwd
-import re
 import shlex
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from tachograph.client.core.arguments import name as valid_name
 from tachograph.client.hello.identity import discover
 from tachograph.command_line import CommandParser
-from tachograph.files import atomic_file
 from tachograph.processes.process_tree import adopt_orphans
 from tachograph.servers.http_client import without_password
 from tachograph.servers.server_address import exporter_url, web_socket_path
-from tachograph.supervise import evidence, history, journal, slurm
+from tachograph.supervise import evidence, slurm
 from tachograph.supervise import policy as policies
 from tachograph.supervise.alert_source import AlertSource, AlertSourceError, add_options, alert_source
 from tachograph.supervise.findings import FindingSource
 from tachograph.supervise.heartbeat import Heartbeat
-from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry, Journal, JournalTakenError
-from tachograph.supervise.launcher import ChildCommand, Launcher, nodes_needed, restarter
+from tachograph.supervise.journal import SUPERVISOR, Journal, JournalTakenError
+from tachograph.supervise.journal_commands import FOLDER, confirm, say, show_history, state_folder
+from tachograph.supervise.kubernetes.create_command import is_kubectl
+from tachograph.supervise.kubernetes.run import PodNodes
+from tachograph.supervise.kubernetes.setup import KubernetesSetup, taken_elsewhere
+from tachograph.supervise.launcher import ChildCommand, Launcher, OutlivingLauncher, nodes_needed, restarter
 from tachograph.supervise.ledger import MODES, SHADOW
 from tachograph.supervise.memory import remember
 from tachograph.supervise.observer import RunWatch
-from tachograph.supervise.permission import CONFIRMATIONS
 from tachograph.supervise.policy import Policy
 from tachograph.supervise.several_nodes import SeveralNodes, sources_of
 from tachograph.supervise.signals import Signals
 from tachograph.supervise.slurm_job import SlurmJob, is_srun, job_nodes
 from tachograph.supervise.supervisor import Supervisor
-from tachograph.supervise.totals import ASKED
 from tachograph.supervise.training import AttemptProcesses
 from tachograph.supervise.triggers import TRIGGERS
 from tachograph.text.humanize import listed
-from tachograph.text.printable import printable
 from tachograph.text.redact import redact
-from tachograph.text.wrapping import fitted
 from tachograph.watch.program import end_as
 from tachograph.wire import socket_path
 
-FOLDER = "tachograph-supervise"
 NODE = "{node}"
 """Stands for the name of each node in --exporter."""
 EPILOG = """\
 The command runs as a child and gets every signal; any exit status but these is
 its own. In shadow mode nothing is done; the journal has what would be.
+kubectl create -f FILE is not run: the job in the file is made for each attempt,
+and goes on without a supervisor until there is another one.
 
   tachograph supervise history [RUN]  shows the journal of a run
   tachograph supervise confirm ID     has a decision of ask mode carried out
@@ -62,6 +58,8 @@ examples:
   tachograph supervise --run llama-7b -- torchrun --nproc-per-node 8 train.py
   tachograph supervise --run llama-7b --mode act --evidence /shared/evidence \\
       -- torchrun --nproc-per-node 8 train.py
+  tachograph supervise --run llama-7b --mode act --state /state/llama-7b \\
+      -- kubectl create -f train.yaml
   tachograph supervise --show-policy > policy.yml
 
 exit status:
@@ -69,20 +67,8 @@ exit status:
   1    the journal or --webhook's port cannot be opened, or is another run's
   2    wrong arguments, or a policy with faults, each of which is named
   3    the policy has stopped the training
-  4    another supervisor has this run
+  4    another supervisor has this run, or its job is another one's
   127  the command cannot be run
-"""
-HISTORY_EPILOG = """\
-exit status:
-  0  shown
-  1  there is no journal
-  2  wrong arguments
-"""
-CONFIRM_EPILOG = """\
-exit status:
-  0  confirmed
-  1  there is no such question, it is answered already, or is another user's
-  2  wrong arguments
 """
 
 
@@ -91,9 +77,9 @@ def main(arguments: Sequence[str]) -> int:
     words = list(arguments)
     try:
         if words[:1] == ["history"]:
-            return _history(words[1:])
+            return show_history(words[1:])
         if words[:1] == ["confirm"]:
-            return _confirm(words[1:])
+            return confirm(words[1:])
         return _supervise(words)
     except SystemExit as end:
         return int(end.code or 0)
@@ -127,7 +113,7 @@ def _parser() -> CommandParser:
     )
     parser.add_argument(
         "--exporter", metavar="NODE|URL",
-        help="the exporter (default: the one of the ranks' socket; {node} in it is each node of a Slurm job)",
+        help="the exporter (default: the one of the ranks' socket; {node} in it: each node of a Slurm job, or of pods)",
     )  # fmt: skip
     parser.add_argument(
         "--spares", type=_count, default=0, metavar="N",
@@ -147,7 +133,7 @@ def _supervise(words: Sequence[str]) -> int:
         policy = policies.read(path)
     except policies.PolicyError as error:
         for fault in error.faults:
-            _say(fault)
+            say(fault)
         return 2
     if given.show_policy:
         print(path.read_text(encoding="utf-8"), end="")
@@ -155,23 +141,31 @@ def _supervise(words: Sequence[str]) -> int:
     if not command:
         parser.error("expected -- and the command to run")
     nodes = job_nodes() if is_srun(command) else ()
-    if not is_srun(command) and (needed := nodes_needed(command, os.environ)) > 1:
+    is_child = not is_srun(command) and not is_kubectl(command)
+    if is_child and (needed := nodes_needed(command, os.environ)) > 1:
         parser.error(
             f"the command is one of {needed} nodes' (--nnodes, --num_machines or PET_NNODES): a run on several is "
-            "supervised only with srun in a Slurm job. A supervisor on each would know and restart only a part of it"
+            "supervised only with srun in a Slurm job, or from outside its pods with kubectl create. A supervisor on "
+            "each would know and restart only a part of it"
         )
     if given.spares and len(nodes) <= given.spares:
         parser.error(f"--spares {given.spares}: the command must be srun, in a Slurm job of more nodes than that")
     try:
-        addresses = _addresses(given.exporter, nodes)
+        kubernetes = KubernetesSetup(command) if is_kubectl(command) else None
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        addresses = _addresses(given.exporter, nodes) if kubernetes is None else {}
+        if kubernetes is not None:
+            _pod_address(given.exporter, "node", "127.0.0.1")
     except ValueError as error:
         parser.error(f"--exporter {given.exporter}: {error}")
     run = given.run or discover({}, os.environ).run
     try:
-        source = alert_source(given, names_of(run), _say)
+        source = alert_source(given, names_of(run), say)
     except AlertSourceError as error:
         parser.error(str(error))
-    return _run(run, given, policy, addresses, command, alerts=source)
+    return _run(run, given, policy, addresses, command, alerts=source, kubernetes=kubernetes)
 
 
 def _run(
@@ -182,6 +176,7 @@ def _run(
     command: Sequence[str],
     *,
     alerts: AlertSource,
+    kubernetes: KubernetesSetup | None,
 ) -> int:
     """Supervise the command, and return its status or end by its signal."""
     folder = given.state or state_folder(run)
@@ -189,43 +184,49 @@ def _run(
     try:
         book = Journal(folder)
     except JournalTakenError as error:
-        _say(f"{error}; another run needs another name (--run) or another folder (--state)")
+        say(f"{error}; another run needs another name (--run) or another folder (--state)")
         return 4
     except OSError as error:
-        _say(f"the journal cannot be opened: {folder}: {error.strerror or error}; --state names another folder")
+        say(f"the journal cannot be opened: {folder}: {error.strerror or error}; --state names another folder")
         return 1
     other = next((one["run"] for one in reversed(book.entries) if one["kind"] == SUPERVISOR and one["run"] != run), "")
     if other:  # its budget and its checkpoints are not this run's
         book.close()
-        _say(f"{book.path} is the journal of run {other}: give run {run} a folder of its own with --state")
+        say(f"{book.path} is the journal of run {other}: give run {run} a folder of its own with --state")
         return 1
-    if is_srun(command) and (why := _taken_elsewhere(book)):
+    if kubernetes is None:
+        why = _taken_elsewhere(book) if is_srun(command) else ""
+        parts = _launched(given, command, book, addresses, names_of(run))
+    else:
+        parts, why = _in_pods(given, kubernetes, book, run)
+    if why:
         book.close()
-        _say(why)
+        say(why)
         return 4
     kept = given.evidence or folder / "evidence"
-    launcher, source = _launched(given, command, book, addresses, names_of(run))
     adopt_orphans()
     alone = [trigger for trigger in TRIGGERS if trigger not in policy.rules]
-    _say(
-        f"run {run}, {given.mode} mode; findings from {listed(list(map(without_password, addresses.values())), 2)}; "
+    say(
+        f"run {run}, {given.mode} mode; findings from {parts.said}; "
         f"journal {book.path}" + (f"; not in the policy, and left alone: {', '.join(alone)}" if alone else "")
     )
     try:
         with ExitStack() as stack:
+            if kubernetes is not None:
+                stack.callback(kubernetes.api.close)
             try:
                 url = stack.enter_context(alerts.server)
             except OSError as error:
-                _say(f"--webhook {given.webhook}: {error.strerror or error}")
+                say(f"--webhook {given.webhook}: {error.strerror or error}")
                 return 1
             if url:
-                _say(f"Alertmanager may send its webhooks to {url}")
+                say(f"Alertmanager may send its webhooks to {url}")
             heartbeat, signals = stack.enter_context(Heartbeat(socket_path(), run)), stack.enter_context(Signals())
             status = Supervisor(
-                run, policy, given.mode, book, source,
-                launcher=launcher,
-                keep=lambda number, seen: evidence.keep(addresses, seen, kept / number, given.logs),
-                say=_say, signals=signals, silenced=alerts.silenced, alerts=alerts.alerts,
+                run, policy, given.mode, book, parts.watch,
+                launcher=parts.launcher, outliving=parts.outliving,
+                keep=lambda number, seen: evidence.keep(parts.addresses(), seen, kept / number, given.logs),
+                say=say, signals=signals, silenced=alerts.silenced, alerts=alerts.alerts,
                 tell=lambda facts: heartbeat.tell(lambda: {**facts(), "webhooks": alerts.webhooks()}),
             ).supervise(redact(shlex.join(command)))  # fmt: skip
     finally:
@@ -237,7 +238,7 @@ def _taken_elsewhere(book: Journal) -> str:
     """Return which other job has an attempt of this run under way, empty if none: not all file systems' locks tell."""
     owner = next((one for one in reversed(book.entries) if one["kind"] == SUPERVISOR), {})
     number = owner.get("job", "")
-    if not number or number == os.environ["SLURM_JOB_ID"] or not remember(book.entries).runs:
+    if not number or number == os.environ["SLURM_JOB_ID"] or not remember(book.entries).running:
         return ""
     try:
         return "" if slurm.is_over(number) else f"job {number} already supervises this run, by {book.path}"
@@ -245,21 +246,44 @@ def _taken_elsewhere(book: Journal) -> str:
         return f"whether job {number} still supervises this run, Slurm does not say: {error}"
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """The launcher of a command, and the source of its findings, `said` in words; `outliving` is as in `Supervisor`."""
+
+    launcher: Launcher
+    watch: RunWatch
+    addresses: Callable[[], Mapping[str, str]]
+    said: str
+    outliving: OutlivingLauncher | None = None
+
+
 def _launched(
     given: argparse.Namespace, command: Sequence[str], book: Journal, addresses: Mapping[str, str], names: Sequence[str]
-) -> tuple[Launcher, RunWatch]:
-    """Return what starts the command, and where its findings come from."""
+) -> _Parts:
+    said = listed(list(map(without_password, addresses.values())), 2)
     if not is_srun(command):
         (address,) = addresses.values()
         start = lambda environment: AttemptProcesses(command, environment, book.descriptor)  # noqa: E731
-        return ChildCommand(start, restarter(command, os.environ)), FindingSource(address, names)
+        child = ChildCommand(start, restarter(command, os.environ))
+        return _Parts(child, FindingSource(address, names), lambda: addresses, said)
     job = SlurmJob(os.environ["SLURM_JOB_ID"], tuple(addresses), command, book.descriptor, given.spares)
-    return job, SeveralNodes(sources_of(addresses, names), lambda: job.used)
+    return _Parts(job, SeveralNodes(sources_of(addresses, names), lambda: job.used), lambda: addresses, said)
 
 
-def state_folder(run: str) -> Path:
-    """Return the usual folder of a run's journal, below the working directory."""
-    return Path(FOLDER) / quote(run, safe="").replace(".", "%2E")
+def _in_pods(given: argparse.Namespace, kubernetes: KubernetesSetup, book: Journal, run: str) -> tuple[_Parts, str]:
+    """Return the same of a run in pods, and why it is another supervisor's, empty if it is not."""
+    launcher = kubernetes.launcher(run, book.entries, say)
+    nodes = PodNodes(launcher, run, lambda node, address: _pod_address(given.exporter, node, address))
+    said = f"the nodes of {launcher.training.name} in namespace {launcher.training.namespace}"
+    return _Parts(launcher, nodes, lambda: nodes.addresses, said, launcher), taken_elsewhere(launcher, book.entries)
+
+
+def _pod_address(given: str | None, node: str, address: str) -> str:
+    """Return the address of the exporter of a node with this name and this address; raise ValueError."""
+    if given is not None and NODE not in given:
+        raise ValueError(f"its pods may be on any node: write {NODE} where the name of each belongs")
+    host = f"[{address}]" if ":" in address else address
+    return _address(host if given is None else given.replace(NODE, node))
 
 
 def names_of(run: str) -> list[str]:
@@ -309,91 +333,3 @@ def _have_standard_streams() -> None:
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, AttributeError):  # a full disk, a lost terminal, no standard error: no end of a training
-        sys.stderr.write(f"{printable(f'tachograph supervise: {text}')}\n")
-        sys.stderr.flush()
-
-
-def _journal_parser(name: str, description: str, epilog: str) -> CommandParser:
-    parser = CommandParser(
-        prog=f"tachograph supervise {name}", description=description, epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("--state", type=Path, metavar="FOLDER", help=f"of the journal (default: {FOLDER}/RUN)")
-    return parser
-
-
-def _journal_of(given: argparse.Namespace) -> Path:
-    """Return the journal that is meant: of --state, of the run, or the only one below the working directory."""
-    if given.state is not None:
-        return Path(given.state) / journal.NAME
-    if given.run is not None:
-        return state_folder(given.run) / journal.NAME
-    found = sorted(Path(FOLDER).glob(f"*/{journal.NAME}"))
-    return found[0] if len(found) == 1 else Path(FOLDER) / "RUN" / journal.NAME
-
-
-def _history(words: Sequence[str]) -> int:
-    parser = _journal_parser(
-        "history", "Show what was found of a run, what was decided, and what came of it.", HISTORY_EPILOG
-    )
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the run (default: the only one that has a journal here)")
-    given = parser.parse_args(words)
-    path = _journal_of(given)
-    try:
-        entries = journal.read(path)
-    except OSError as error:
-        _say(f"no journal: {path}: {error.strerror or error}; --state names its folder")
-        return 1
-    print(fitted(*history.lines(entries, time.time()), hang=34))  # where the texts begin
-    return 0
-
-
-def _confirm(words: Sequence[str]) -> int:
-    parser = _journal_parser("confirm", "Let a decision that waits in ask mode be carried out.", CONFIRM_EPILOG)
-    parser.add_argument("id", metavar="ID", help="the decision, as it was asked")
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the run (default: the only one that has a journal here)")
-    given = parser.parse_args(words)
-    path = _journal_of(given)
-    try:
-        if os.geteuid() not in journal.owners(path):
-            _say(f"not confirmed: {path} belongs to another user, who alone may confirm, with root")
-            return 1
-        entries = journal.read(path)
-        question = open_question(entries, given.id)
-        if question is None:
-            _say(f"no question {given.id} waits in {path}: it is answered, withdrawn, or of another run")
-            return 1
-        owner = next((one for one in reversed(entries) if one["kind"] == SUPERVISOR), None)
-        if owner is not None and not journal.is_alive(owner):
-            _say(
-                f"not confirmed: the supervisor that asked, process {owner['pid']}, has ended, and the training with "
-                "it. Start it again: what is still wrong then is asked again"
-            )
-            return 1
-        folder = path.parent / CONFIRMATIONS
-        folder.mkdir(mode=0o700, exist_ok=True)
-        said = {"by": os.getuid(), "time": time.time()}
-        atomic_file.replace(folder / given.id, json.dumps(said).encode() + b"\n", 0o600)
-    except OSError as error:
-        _say(f"not confirmed: {path}: {error.strerror or error}; --state names the folder of the journal")
-        return 1
-    print(fitted(f"confirmed: {question['action']}, {question['why']}. {question['text']}"))
-    return 0
-
-
-def open_question(entries: Sequence[Entry], number: str) -> Entry | None:
-    """Return the question of this id, None if there is none, or it no longer waits: its attempt is over."""
-    if not re.fullmatch(r"[0-9a-f]{6}", number):
-        return None
-    found = None
-    for entry in entries:
-        kind = entry["kind"]
-        if kind == DECISION and entry["id"] == number and entry["outcome"] == ASKED:
-            found = entry
-        elif kind in (ENDED, SUPERVISOR) or (kind in (INTENT, OUTCOME) and entry["id"] == number):
-            found = None
-    return found

@@ -16,6 +16,13 @@ from tachograph.supervise.triggers import words
 DONE, NOT_DONE, UNKILLABLE = "done", "not done", "processes are left that cannot be killed"
 """What comes of carrying a decision out."""
 
+CANNOT_END = {
+    False: "some of its processes cannot be killed, because they wait in the kernel, for a GPU or a file system. "
+    "Restart the node, or start the run on another one",
+    True: "its scheduler does not agree to end it: see whether it answers, and whether this user may delete the job",
+}
+"""Why a training could not be ended, by whether it outlives its supervisor."""
+
 Keep = Callable[[str, RunSeen], str]
 """Keeps the evidence of a decision; returns in words where it is, or why there is none."""
 
@@ -53,7 +60,7 @@ class Deeds:
 
         def end() -> str:
             ended.append(training.wait() if situation.ended else training.end())
-            return UNKILLABLE if ended[0].left < 0 else "the training has ended"
+            return UNKILLABLE if ended[0].left < 0 else ended[0].note or "the training has ended"
 
         if not self._effect(number, end, **restart_facts(situation, decision)):
             return NOT_DONE

@@ -26,6 +26,7 @@ from tachograph.supervise.run_seen import (
     is_path,
     whole,
 )
+from tachograph.text.humanize import listed
 from tachograph.text.printable import printable
 from tachograph.wire import decode_number
 
@@ -74,7 +75,12 @@ class FindingSource:
     Ranks of earlier attempts are shown until their next process says hello: `begin` notes them, and they are left out.
     """
 
-    def __init__(self, address: str, names: Iterable[str], node: str = "", *, by: AskingThreads | None = None) -> None:
+    def __init__(
+        self, address: str, names: Iterable[str], node: str = "", *, by: AskingThreads | None = None, job: str = "",
+        earlier_jobs: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """With the `job` that its ranks say they are in the run may have any owner; `earlier_jobs` are left out."""
+        self._job, self._earlier_jobs = job, frozenset(earlier_jobs)
         self._names, self._shown = tuple(names), without_password(address)
         self._node = node
         self._earlier: dict[int, RankSeen] = {}
@@ -121,7 +127,9 @@ class FindingSource:
         ranks = tuple(
             rank
             for rank in shown.ranks
-            if rank.rank not in self._earlier and (rank.ended_seconds is None or rank.ended_seconds < attempt_seconds)
+            if rank.rank not in self._earlier
+            and rank.job_id not in self._earlier_jobs
+            and (rank.ended_seconds is None or rank.ended_seconds < attempt_seconds)
         )
         return replace(shown, ranks=ranks)
 
@@ -144,7 +152,12 @@ class FindingSource:
             said = json.loads(answer.body)
             if said["version"] != VERSION:
                 return Unknown(f"the exporter at {self._shown} speaks version {said['version']!r:.20}, not {VERSION}")
-            return _run(said, self._names, self._node)
+            found = _names_in(said, self._names[0], self._job) if self._job else []
+            if len(found) > 1:  # any user may say any name, and any job
+                return Unknown(
+                    f"the exporter at {self._shown} shows {listed(found)}, and which of these is the run is not known"
+                )
+            return _run(said, found or self._names, self._node)
         except UNREADABLE as error:
             return Unknown(f"what {self._shown} answers is not a node's findings: {printable(repr(error))[:160]}")
 
@@ -152,6 +165,15 @@ class FindingSource:
 def _follows(rank: RankSeen, earlier: RankSeen) -> bool:
     """Return whether a rank is a later process than that one; an exporter that was restarted may count from 0 again."""
     return rank.restarts > earlier.restarts or (bool(rank.pid and earlier.pid) and rank.pid != earlier.pid)
+
+
+def _names_in(said: Mapping[str, Any], name: str, job: str) -> list[str]:
+    """Return under which names, of any owner, a run is shown with a rank in this job; raise one of UNREADABLE."""
+    return [
+        _text(run["run"])
+        for run in said["runs"]
+        if f"/{run['run']}".endswith(f"/{name}") and any(rank.get("job_id") == job for rank in run["ranks"])
+    ]
 
 
 def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | Unknown:

@@ -46,7 +46,7 @@ SUPERVISOR, ATTEMPT, STARTED, BLIND, DECISION, INTENT, OUTCOME, ENDED, FAULT, RE
     "supervisor", "attempt", "started", "blind", "decision", "intent", "outcome", "ended", "fault", "recovered",
     "judged", "queued",
 )  # fmt: skip
-CHECKPOINT, IGNORED = "checkpoint", "ignored"
+CHECKPOINT, IGNORED, PLACED = "checkpoint", "ignored", "placed"
 
 
 def _is(*kinds: type) -> Callable[[object], bool]:
@@ -85,13 +85,15 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "reason": _TEXT, "resume_step": _is_step, "over": _is(bool), "why": _TEXT, "id": _TEXT,
     "outcome": _TEXT, "guard": _TEXT, "ranks": _are(_is_whole), "step": _is_step, "text": _TEXT, "trigger": _TEXT,
     "action": _TEXT, "cost": _is_count, "signature": _are(_is(object), 3), "line": _TEXT, "ok": _is(bool), "how": _TEXT,
-    "nodes": _are(_TEXT), "left_out": _are(_TEXT), "job": _TEXT,
+    "nodes": _are(_TEXT), "left_out": _are(_TEXT), "job": _TEXT, "mark": _TEXT,
+    "addresses": _are(_TEXT),
     "seconds": _is_seconds, "lost_steps": _is_count, "gpus": _is_count, "verdict": _TEXT,
     "checkpoint": _is_count, "saved": _is_seconds, "path": _is_path, "suspect": _is(bool), "skip": _are(_is_whole, 2),
 }  # fmt: skip
 _OF_RESTART = ("trigger", "action", "cost", "signature", "line", "resume_step")
-_OPTIONAL = ("nodes", "left_out", "job", "skip", "gpus")
-"""What some entries have beside that: those of a run in a Slurm job, of steps that are left out, and of a recovery."""
+_OPTIONAL = ("nodes", "left_out", "job", "mark", "skip", "gpus")
+"""What some entries have beside that: those of a run in a Slurm job or in pods, of steps that are left out, and of a
+recovery."""
 _NEEDED: Mapping[str, Sequence[str]] = {
     SUPERVISOR: ("run", "mode", "pid", "host", "started"), ATTEMPT: ("attempt", "reason", "resume_step"), STARTED: (),
     BLIND: ("over", "why"), INTENT: ("id", "action"), OUTCOME: ("id", "action", "ok", "text"), FAULT: ("text",),
@@ -99,6 +101,7 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     ENDED: ("how", "step", "why"), RECOVERED: ("attempt", "seconds", "lost_steps"),
     QUEUED: ("why", "left_out"), JUDGED: ("id", "action", "verdict", "why"),
     CHECKPOINT: ("checkpoint", "saved", "path", "suspect"), IGNORED: ("attempt", "why"),
+    PLACED: ("attempt", "nodes", "addresses"),
 }  # fmt: skip
 """Kind -> what an entry of it has; an intention has `text` or else all of a restart."""
 

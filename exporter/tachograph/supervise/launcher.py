@@ -72,6 +72,35 @@ class Launcher(Protocol):
         """Have the whole job queued again, to run without these nodes; return why that failed, empty if it did not."""
 
 
+class OutlivingLauncher(Launcher, Protocol):
+    """Starts attempts that go on when their supervisor ends, so that the next one takes them over."""
+
+    @property
+    def is_created(self) -> bool:
+        """Whether the last one that was to be started is there, or was."""
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The nodes that all of it is on, and their addresses; none while a part of it is on none yet."""
+
+    def mark(self) -> str:
+        """Return by what the next attempt is to be known, for the journal."""
+
+    def go_on(
+        self,
+        environment: Mapping[str, str],
+        left_out: Collection[str],
+        mark: str,
+        *,
+        is_created: bool,
+        places: Mapping[str, str],
+    ) -> RunningAttempt:
+        """Take over the attempt with this mark, which an earlier supervisor may not have started; raise OSError.
+
+        `places` are where that one saw it.
+        """
+
+
 class ChildCommand:
     """A command that starts all ranks of a run on this node, as torchrun does: no scheduler is asked."""
 

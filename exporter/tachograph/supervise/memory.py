@@ -17,6 +17,7 @@ from tachograph.supervise.journal import (
     DECISION,
     ENDED,
     INTENT,
+    PLACED,
     RECOVERED,
     STARTED,
     Entry,
@@ -58,8 +59,17 @@ class RunMemory:
     sent_back: Entry | None = None
     """The last restart, until its attempt makes a step, or saves: before that the loop may not have gone back yet."""
 
-    runs: bool = False
-    """Whether an attempt began of whose end nothing is noted."""
+    running: Entry | None = None
+    """The attempt that began, and of whose end nothing is noted."""
+
+    is_started: bool = False
+    """Whether that is known to have been started."""
+
+    places: dict[str, str] = field(default_factory=dict)
+    """The nodes that it is on, and their addresses, if it outlives its supervisor."""
+
+    marks: list[str] = field(default_factory=list)
+    """Those of its attempts that outlive their supervisor."""
 
     checkpoints: CheckpointMemory = field(default_factory=CheckpointMemory)
     plan: PlanMemory = field(default_factory=PlanMemory)
@@ -119,15 +129,19 @@ def take(memory: RunMemory, entry: Entry) -> None:
     if kind == ATTEMPT:
         memory.attempts += 1
         memory.began = min(memory.began, entry["time"])
-        memory.runs = True
+        memory.running, memory.is_started, memory.places = entry, False, {}
+        if "mark" in entry:
+            memory.marks.append(entry["mark"])
     elif kind == STARTED:
-        memory.due = None
+        memory.due, memory.is_started = None, True
     elif kind == INTENT and entry["action"] in RESTARTS:
         memory.spent.append((entry["time"], entry["trigger"], entry["action"], entry["cost"]))
         memory.failures.append((_signature(entry["signature"]), entry["line"]))
         memory.due = memory.sent_back = entry
         if memory.recovering is None:
             memory.recovering = entry.get("found", entry["time"]), memory.best_step
+    elif kind == PLACED:
+        memory.places = dict(zip(entry["nodes"], entry["addresses"], strict=False))
     elif kind == RECOVERED:
         memory.recovering = memory.sent_back = None
     elif kind == CHECKPOINT and memory.sent_back is not None:
@@ -143,7 +157,7 @@ def take(memory: RunMemory, entry: Entry) -> None:
 
 
 def _end(memory: RunMemory, how: str) -> None:
-    memory.runs = False
+    memory.running = None
     if how in (LOST, EXTERNAL) and memory.due is None:
         memory.due = memory.sent_back
     if how in (EXTERNAL, STOPPED):

@@ -101,13 +101,18 @@ class RunObserver:
         self._first_at = self._began = self._began_at = 0.0
         self._processes: dict[int, OwnProcess] = {}
 
-    def begin(self, best_step: int | None) -> None:
-        """Note that an attempt begins, after others that came to this step."""
+    def begin(self, best_step: int | None, since: float | None = None) -> None:
+        """Note that an attempt begins, after others that came to this step.
+
+        One that began under an earlier supervisor did so at the time `since`, by the time of the day.
+        """
         self._source.begin()
         self.seen, self._best_before, self._processes = None, best_step, {}
         self.first_step = self._first_seen = None
         self._furthest, self._gained_at = best_step, None
         self._began, self._began_at = self._clock.monotonic(), self._clock.now()
+        if since is not None:
+            self._began, self._began_at = self._began - max(self._began_at - since, 0.0), min(since, self._began_at)
 
     def look(self, training: RunningAttempt, *, sure: bool = False, in_turns: bool = False) -> RunSeen | Unknown:
         """Return what is known of this attempt now; if it must be `sure`, by no answer from before.

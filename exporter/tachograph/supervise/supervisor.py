@@ -7,10 +7,10 @@ nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import partial
 
 from tachograph.supervise.aftermath import Aftermath, known_outlook, status_words
+from tachograph.supervise.attempt_starts import AttemptStarts
 from tachograph.supervise.blindness import Blindness
 from tachograph.supervise.decision import (
     COOL_DOWN,
@@ -23,12 +23,12 @@ from tachograph.supervise.decision import (
     held_back,
     not_before,
 )
-from tachograph.supervise.deeds import DONE, UNKILLABLE, Deeds, Keep
+from tachograph.supervise.deeds import CANNOT_END, DONE, UNKILLABLE, Deeds, Keep
 from tachograph.supervise.heartbeat import Facts, facts_of
 from tachograph.supervise.hindsight import Hindsight
-from tachograph.supervise.journal import ATTEMPT, ENDED, IGNORED, QUEUED, STARTED, SUPERVISOR, Journal, identity
+from tachograph.supervise.journal import ENDED, IGNORED, QUEUED, SUPERVISOR, Entry, Journal, identity
 from tachograph.supervise.known_checkpoints import KnownCheckpoints
-from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher
+from tachograph.supervise.launcher import IN_PLACE, QUEUED_AGAIN, Launcher, OutlivingLauncher
 from tachograph.supervise.ledger import SHADOW, Ledger
 from tachograph.supervise.memory import EXTERNAL, FAILED, STOPPED
 from tachograph.supervise.observer import Alerts, Clocks, RunObserver, RunWatch, Silenced, never_silenced, no_alerts
@@ -39,10 +39,9 @@ from tachograph.supervise.plan_obedience import PlanObedience
 from tachograph.supervise.policy import LEAVE, RESTARTS, STOP, Policy, Rule
 from tachograph.supervise.run_seen import RunSeen, Unknown
 from tachograph.supervise.signals import EndSignals, Signals
-from tachograph.supervise.takeover import take_over
+from tachograph.supervise.takeover import GOES_ON, STOPS, take_over
 from tachograph.supervise.training import RunningAttempt
 from tachograph.supervise.triggers import OF_ALERTS, RESTART_LOOP, RunFinding, words, worst, worst_of_alerts
-from tachograph.text.humanize import count
 
 POLL_SECONDS = 5.0
 """How often exporters are asked: an answer costs both together 5 ms."""
@@ -56,6 +55,10 @@ QUEUED_SECONDS = 120.0
 
 STATUS_STOPPED = 3
 """The exit status for a training that the policy ended."""
+
+
+class _LeftError(Exception):
+    """The supervisor was asked to end, and its training was not: the next one goes on with it."""
 
 
 class Supervisor:
@@ -74,6 +77,7 @@ class Supervisor:
         say: Callable[[str], None],
         signals: Signals,
         clock: Clocks | None = None,
+        outliving: OutlivingLauncher | None = None,
         tell: Callable[[Callable[[], Facts]], None] = lambda _: None,
         silenced: Silenced = never_silenced,
         alerts: Alerts = no_alerts,
@@ -88,6 +92,7 @@ class Supervisor:
         self._observer = RunObserver(
             source, self._clock, KnownCheckpoints(self._ledger), launcher, silenced=silenced, alerts=alerts, say=say
         )
+        self._starts = AttemptStarts(run, self._ledger, launcher, outliving, say)
         self._deeds = Deeds(self._ledger, keep, say)
         self._hindsight = Hindsight(self._ledger, self._clock.now)
         self._obedience = PlanObedience(AttemptPlan(run, 0))
@@ -100,24 +105,31 @@ class Supervisor:
 
         `command` is what the journal has of it.
         """
-        stopped = take_over(self._run, self._ledger, self._say)
-        self._hindsight.catch_up()
-        if stopped:
+        then = take_over(self._run, self._ledger, self._say, self._end_last if self._starts.outlive else None)
+        if then == STOPS:
             return STATUS_STOPPED
+        last = self._memory.running if then == GOES_ON else None
+        if last is None:
+            self._hindsight.catch_up()
         self._ledger.write(SUPERVISOR, run=self._run, mode=self._ledger.mode, command=command, **identity())
         while True:
-            status = self._attempt()
+            try:
+                status = self._attempt(last)
+            except _LeftError:
+                self._say(f"run {self._run} goes on without a supervisor, and the next one takes it over")
+                return -self._ends.told[0]
+            last = None
             if status is not None:
                 return status
             if self._ends.came_within(0.0):
                 return -self._ends.told[0]
 
-    def _attempt(self) -> int | None:
-        """Run one attempt; return the exit status, None where another attempt is due."""
-        if (status := self._placed()) is not None:
+    def _attempt(self, last: Entry | None) -> int | None:
+        """Run one attempt, or go on with the last one; return the exit status, None where another attempt is due."""
+        if last is None and (status := self._placed()) is not None:
             return status
         try:
-            training = self._begin()
+            training = self._begin(last)
         except OSError as error:  # such as no memory, or no process, left to this user
             self._say(f"the command of run {self._run} cannot be started: {error.strerror or error}")
             self._ended(FAILED, None, f"it could not be started: {error.strerror or error}")
@@ -125,6 +137,8 @@ class Supervisor:
         next_look = self._clock.monotonic()
         while not training.has_ended():
             self._ends.pass_on(training, next_look - self._clock.monotonic(), wake=True)
+            self._stay(training)
+            self._starts.note()
             if self._clock.monotonic() >= next_look and not training.has_ended():
                 is_over, status = self._look(training)
                 if is_over:
@@ -132,6 +146,9 @@ class Supervisor:
                 is_waiting = self._pending.is_waiting
                 is_waiting |= self._memory.recovering is not None and not self._blindness.is_said
                 next_look = self._clock.monotonic() + (PENDING_SECONDS if is_waiting else POLL_SECONDS)
+        self._starts.note()
+        if training.outlives and (why := training.wait().error):
+            return self._cannot_run(why)
         return self._after(training)
 
     def _placed(self) -> int | None:
@@ -164,30 +181,23 @@ class Supervisor:
         """Return the nodes that no attempt uses; in shadow mode it is as it would be without us."""
         return () if self._ledger.mode == SHADOW else self._memory.nodes.left_out
 
-    def _begin(self) -> RunningAttempt:
-        """Start the next attempt."""
-        memory, due = self._memory, self._memory.due
-        change = memory.plan
-        plan = AttemptPlan(
-            self._run, memory.attempts, skip=tuple(change.skip), rate=change.factor, clipping=change.factor
-        )
-        if due is not None:
-            step, path = due["resume_step"], memory.checkpoints.path(due["resume_step"])
-            plan = replace(plan, action=due["action"], reason=due["trigger"], step=step, checkpoint=path)
+    def _begin(self, last: Entry | None) -> RunningAttempt:
+        """Start the next attempt, or go on with the last one; raise OSError."""
         self._pending.forget()
         self._ends.begin()
         self._blindness.begin()
-        self._ledger.write(
-            ATTEMPT, attempt=plan.attempt, action=plan.action, reason=plan.reason, resume_step=plan.step
-        )  # fmt: skip
-        self._observer.begin(memory.best_step)
+        plan = AttemptPlan(self._run, 0) if last else self._starts.next()  # obedience is judged at the first step
+        self._observer.begin(self._memory.best_step, last["time"] if last else None)
         self._obedience = PlanObedience(plan)
-        training = self._launcher.start(plan.environment(self._ledger.folder), self._left_out())
-        self._ledger.write(STARTED, attempt=plan.attempt)
-        if plan.action:
-            to = "" if plan.step is None else f", from the checkpoint of step {count(plan.step)}"
-            self._say(f"attempt {plan.attempt} of run {self._run} is started, after {words(plan.reason)}{to}")
-        return training
+        left_out = self._left_out()
+        return self._starts.go_on(last, left_out) if last else self._starts.start(plan, left_out)
+
+    def _end_last(self, last: Entry) -> bool:
+        """End an attempt that an earlier supervisor was about to end for good; return whether it has ended."""
+        is_over = self._starts.go_on(last, ()).end().left >= 0
+        if not is_over:
+            self._say(f"run {self._run} was being stopped, and goes on: {CANNOT_END[True]}")
+        return is_over
 
     def _after(self, training: RunningAttempt) -> int | None:
         """Conclude why the command has ended; return its status, None where another attempt is due."""
@@ -196,12 +206,11 @@ class Supervisor:
             after.look(training)
         except Exception as error:  # noqa: BLE001 - whatever it is, the status is the command's
             self._ledger.fault(error)
+        self._stay(training)
         end = training.wait()
         status = STATUS_STOPPED if end.status is None else end.status
         if end.error:
-            self._say(f"the command cannot be run: {end.error}")
-            self._ended(FAILED, None, end.error)
-            return 127
+            return self._cannot_run(end.error)
         if how := after.acquitted(training, end.status):
             self._ended(how, status, after.why(how, status))
             return status
@@ -214,6 +223,8 @@ class Supervisor:
             return status
         try:
             return self._after_failure(training, *after.cause(training, end.status or 0), status)
+        except _LeftError:
+            raise
         except Exception as error:  # noqa: BLE001 - the same
             self._ledger.fault(error)
             return status
@@ -232,12 +243,14 @@ class Supervisor:
         decision = pending.decision or decide(situation, self._policy, rule, self._memory)
         if decision.action in RESTARTS and hold is not None and self._ledger.mode != SHADOW:
             if self._ends.came_within(not_before(rule, self._memory) - self._clock.now()):
+                self._stay(training)
                 self._ended(EXTERNAL, status, "a signal came before the restart was due")
                 return status
             situation = self._observer.situation(finding, seen, pending.since, ended=True)
             decision = decide(situation, self._policy, rule, self._memory)
         granted = self._permission.granted(situation, decision, pending, renew=lambda: decision, wait=ASK_SECONDS)
         if granted is None:
+            self._stay(training)
             why = "nothing is done in shadow mode" if self._ledger.mode == SHADOW else "nobody confirmed it"
             why = why if situation.silence is None else situation.silence.why
             self._ended(FAILED, status, "a signal came" if self._ends.told else why)
@@ -245,7 +258,7 @@ class Supervisor:
         result = self._carry_out(training, situation, rule, decision, pending)
         if result != DONE:
             if result == UNKILLABLE:
-                self._end_unkillable(status)
+                self._end_unkillable(training, status)
             else:
                 self._ended(FAILED, status, "the journal cannot be written")
             return status
@@ -255,11 +268,18 @@ class Supervisor:
         self._ended(STOPPED if decision.action == STOP else FAILED, status, decision.why)
         return status
 
-    def _end_unkillable(self, status: int | None) -> None:
-        self._say(
-            f"run {self._run} is not started again: some of its processes cannot be killed, because they wait in "
-            "the kernel, for a GPU or a file system. Restart the node, or start the run on another one"
-        )
+    def _cannot_run(self, error: str) -> int:
+        self._say(f"the command cannot be run: {error}")
+        self._ended(FAILED, None, error)
+        return 127
+
+    def _stay(self, training: RunningAttempt) -> None:
+        """Raise what ends this supervisor, if that was asked of it, and leaves its training to the next one."""
+        if training.outlives and self._ends.told:
+            raise _LeftError
+
+    def _end_unkillable(self, training: RunningAttempt, status: int | None) -> None:
+        self._say(f"run {self._run} is not started again: {CANNOT_END[training.outlives]}")
         self._ended(STOPPED, status, UNKILLABLE)
 
     def _ended(self, how: str, status: int | None, why: str) -> None:
@@ -338,7 +358,7 @@ class Supervisor:
             self._ended(STOPPED, None, decision.why)
             return True, STATUS_STOPPED
         if result == UNKILLABLE:
-            self._end_unkillable(None)
+            self._end_unkillable(training, None)
             return True, STATUS_STOPPED
         self._ended(FAILED, None, situation.finding.text)
         return True, None

@@ -27,12 +27,14 @@ END = b"e"
 class AttemptEnd(NamedTuple):
     """How the command ended: its exit status, negative for a signal, None where it could not be run, and why not.
 
-    `left` is the number of processes that had to be ended after it, -1 if some cannot be ended.
+    `left` is the number of processes that had to be ended after it, -1 if some cannot be ended; `note` says what of its
+    end is still under way.
     """
 
     status: int | None
     error: str = ""
     left: int = 0
+    note: str = ""
 
 
 class RunningAttempt(Protocol):
@@ -41,7 +43,9 @@ class RunningAttempt(Protocol):
     pid: int
     status: int | None
     job: str
-    """The Slurm job whose tasks its ranks are; empty where they are processes of the command."""
+    """The job that its ranks say they are in, of Slurm or in pods; empty where they are processes of the command."""
+    outlives: bool
+    """Whether it goes on when its supervisor ends, so that the next one takes it over."""
 
     def fileno(self) -> int:
         """Return what becomes readable when it ends."""
@@ -68,6 +72,7 @@ class AttemptProcesses:
         `job` is the Slurm job that the command, an srun, starts tasks in. Raise OSError.
         """
         self.job = job
+        self.outlives = False
         self._descendants = Descendants()
         commanded, self._control = os.pipe()
         self._report, reported = os.pipe()

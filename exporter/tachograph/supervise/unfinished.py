@@ -44,6 +44,11 @@ class Unfinished:
             self.stopping |= entry["action"] == STOP
         elif kind == OUTCOME:
             self.open.pop(f"{entry['id']} {entry['action']}", None)
+            if self.decided is not None and (entry["id"], entry["action"]) == (
+                self.decided["id"],
+                self.decided["action"],
+            ):
+                self.decided = self.unsaid = None  # what a next supervisor does not carry out
             if entry["action"] == QUESTION:
                 self.asked.pop(entry["id"], None)
         elif kind == ENDED:

@@ -170,7 +170,7 @@ def _said(firing: Firing) -> Mapping[str, object]:
 class _Command:
     """An attempt of the simulation as the supervisor's child: it begins when the simulation's next one does."""
 
-    pid, job = 0, ""
+    pid, job, outlives = 0, "", False
 
     def __init__(self, run: _SupervisedRun) -> None:
         self._run, self._has_begun = run, False

@@ -8,6 +8,8 @@ from tachograph.client.core.arguments import name
 
 _NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _HOSTS_FILE = "/etc/hosts"
+JOB_ID_ENVIRONMENT = "TACHOGRAPH_JOB_ID"
+"""What `tachograph supervise` gives to the pods of an attempt, which Kubernetes numbers by nothing that they know."""
 
 
 def batch_job(
@@ -16,16 +18,18 @@ def batch_job(
     """Return scheduler, job_id, namespace and pod, as far as they are known; empty outside of both.
 
     Each task of an array has a Slurm job id of its own. That is all that slurmd's prolog is given, too, so it is what
-    ranks and GPUs are joined by; which task of which array it is has the run's name.
+    ranks and GPUs are joined by; which task of which array it is has the run's name. In Kubernetes it is the attempt
+    of a supervisor.
     """
+    slurm = _value(environment, "SLURM_JOB_ID", "SLURM_JOBID")
     job = {
-        "job_id": _value(environment, "SLURM_JOB_ID", "SLURM_JOBID"),
+        "job_id": slurm or _value(environment, JOB_ID_ENVIRONMENT),
         **_pod(environment, namespace_file, hosts_file),
     }
     known = {key: value for key, value in job.items() if value}
     if not known:
         return {}
-    return {"scheduler": "slurm" if "job_id" in known else "kubernetes", **known}
+    return {"scheduler": "slurm" if slurm else "kubernetes", **known}
 
 
 def _pod(environment: Mapping[str, str], namespace_file: str, hosts_file: str) -> dict[str, str]:
