@@ -34,7 +34,7 @@ LIMITS = {
     "SPIKE_STEPS": ("LossSpikeNotRecovering", rf"tachograph_run_loss_spike_steps\) >= {NUMBER}"),
     "FIRST_STEPS_SECONDS": ("run:hung_seconds:min", rf"run:start_stalled_seconds:min > {NUMBER} or"),
     "FIRST_STEPS_APART_SECONDS": ("run:hung_seconds:min", rf"run:start_stalled_seconds:min > {NUMBER} and"),
-    "TOLD_SECONDS": ("run:hung_seconds:min", rf'kind="told"}}\) < {NUMBER}'),
+    "TOLD_SECONDS": ("run:hung_seconds:min", rf'kind="told"}}.{{0,60}} < {NUMBER}'),
     "STILL_SECONDS": ("run:standstill_limit_seconds:max", rf"tachograph_run_ranks \) > {NUMBER} and"),
     "CROWD": ("RunHung", rf"count by \(run\) \(rank:hang_suspect:behind\) <= {NUMBER}\)"),
     "LAG_SECONDS": ("rank:late_ratio:mean", rf"rank:lag(?:_growth)?_seconds:mean > {NUMBER}\)"),

@@ -14,7 +14,8 @@ NUMBER = r"\d+\.\d+\.\d+\b"
 PLACES: Mapping[str, str] = {
     "deploy/helm/tachograph/Chart.yaml": r"^(?:version|appVersion): (NUMBER)",
     "docker-compose.yml": r"localhost/tachograph:(NUMBER)",
-    "docs/deploy/kubernetes.md": r"registry\.example\.com/tachograph:(NUMBER)",
+    "deploy/kubernetes/supervise.yaml": r"registry\.example\.com/tachograph-kubectl:(NUMBER)",
+    "docs/deploy/kubernetes.md": r"registry\.example\.com/tachograph(?:-kubectl)?:(NUMBER)",
 }
 """File -> what stands before the version there; the manifest of Kubernetes has the chart's."""
 
