@@ -19,8 +19,9 @@ from typing import Any
 import yaml
 
 from tachograph.servers.http_client import HttpError
-from tachograph_lab.processes import Child, Children, free_port
+from tachograph_lab.processes import Child, Children, ProcessError, free_port
 from tests.supervise.conftest import LAUNCHER, until
+from tests.supervise.job_sets import MERGE
 from tests.supervise.journals import Journalled
 from tests.supervise.kubelet import call
 
@@ -67,10 +68,10 @@ class Cluster:
         flags = [f"--kubeconfig={folder / 'admin.conf'}", "--leader-elect=false"]
         ports = [f"--secure-port={free_port()}", "--port=0", f"--cert-dir={folder / 'pki'}", "--bind-address=127.0.0.1"]
         self._children.start("proxy", ["kubectl", *flags[:1], "proxy", f"--unix-socket={self.admin}"])
-        until(lambda: self.works("/api/v1/namespaces/kube-system"), 180)
-        self._start(
-            "kube-controller-manager", lambda: True, *flags, *ports, f"--controllers={CONTROLLERS}",
-            f"--service-account-private-key-file={folder / 'sa.key'}", "--use-service-account-credentials=false",
+        until(lambda: self.works(f"/apis/{RBAC}/v1/clusterroles/system:basic-user"), 180)  # of the last hook
+        self._start_controllers(
+            *flags, *ports, f"--controllers={CONTROLLERS}", f"--service-account-private-key-file={folder / 'sa.key'}",
+            "--use-service-account-credentials=false",
         )  # fmt: skip
         self._start("kube-scheduler", lambda: True, *flags, f"--secure-port={free_port()}", *ports[1:])
         for node in NODES:
@@ -104,6 +105,17 @@ class Cluster:
         child = self._children.start(name, [self._programs[name], *flags])
         child.wait_until(ready, 90.0)
         return child
+
+    def _start_controllers(self, *flags: str) -> None:
+        """Start the controllers, once more where the API server was too slow for them to begin."""
+        default = "/api/v1/namespaces/default/serviceaccounts/default"
+        for is_last in (False, False, True):
+            try:
+                self._start("kube-controller-manager", lambda: self.works(default), *flags)
+                return
+            except ProcessError:
+                if is_last:
+                    raise
 
     def start_server(self) -> Child:
         """Start the API server."""
@@ -163,7 +175,7 @@ class Cluster:
             own = [one for one in secrets if one["metadata"].get("annotations", {}).get(name) == ACCOUNT]
             return base64.b64decode(own[0]["data"]["token"]).decode() if own else None
 
-        return self.write_conf("supervisor.conf", until(token))
+        return self.write_conf("supervisor.conf", until(token, 180))
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of the namespace."""
@@ -173,9 +185,14 @@ class Cluster:
         """End what a test has left."""
         for node in NODES:
             (self.folder / f"lost-{node}").unlink(missing_ok=True)
+            self.cordon(node, to=False)
         for one in call(self.admin, JOBS)["items"]:
             self.delete_job(one["metadata"]["name"])
         until(lambda: not call(self.admin, JOBS)["items"] and not self.pods())
+
+    def cordon(self, node: str, *, to: bool) -> None:
+        """Have no pod put on a node, or again."""
+        call(self.admin, f"/api/v1/nodes/{node}", "PATCH", {"spec": {"unschedulable": to}}, MERGE)
 
     def delete_job(self, name: str) -> None:
         """Delete a Job and its pods, as a person does."""
@@ -186,9 +203,10 @@ class Cluster:
         self._children.end("kube-apiserver")
 
     def audited(self) -> set[tuple[str, str, str]]:
-        """Return what the supervisor has asked for: group, kind of objects and verb; discovery is everybody's."""
+        """Return what the supervisor has been allowed: group, kind of objects and verb; discovery is everybody's."""
         said = [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
-        of_objects = [(one, one["objectRef"]) for one in said if "objectRef" in one]
+        allowed = [one for one in said if one["annotations"]["authorization.k8s.io/decision"] == "allow"]
+        of_objects = [(one, one["objectRef"]) for one in allowed if "objectRef" in one]
         return {(of.get("apiGroup", ""), of["resource"], one["verb"]) for one, of in of_objects}
 
 
@@ -201,6 +219,8 @@ class Run(Journalled):
     folder: Path
     ranks: int = 2
     job: dict[str, Any] = field(default_factory=dict)
+    others: list[dict[str, Any]] = field(default_factory=list)
+    """What its manifest has beside it."""
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -225,7 +245,7 @@ class Run(Journalled):
         self, *options: str, mode: str = "act", program: Sequence[str] = ("tachograph",), state: Path | None = None
     ) -> list[str]:
         """Return the command that supervises it."""
-        self.file.write_text(yaml.safe_dump(self.job))
+        self.file.write_text(yaml.safe_dump_all([self.job, *self.others]))
         return [
             sys.executable, "-W", "ignore", "-m", *program, "supervise", "--run", self.name, "--mode", mode,
             "--state", str(state or self.state),
@@ -301,9 +321,3 @@ class Run(Journalled):
         for one in self.processes:
             one.kill()
             one.wait()
-
-
-def programs(folder: Path, names: Sequence[str]) -> dict[str, Path] | None:
-    """Return the programs in a folder by name, None if one is missing."""
-    found = {name: folder / name for name in names}
-    return found if all(os.access(path, os.X_OK) for path in found.values()) else None
