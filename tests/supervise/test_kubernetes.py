@@ -18,7 +18,7 @@ from tests.supervise.conftest import is_running, until
 from tests.supervise.job_sets import DEFINITION, GROUP, VERSION, JobSets
 from tests.supervise.kube_cluster import ROOT, Cluster, Run
 from tests.supervise.kubelet import call
-from tests.supervise.test_resilient import EVERY, STEPS, TRAIN, attempts, losses
+from tests.supervise.test_resilient import EVERY, STEPS, TRAIN, assert_made_again, attempts, losses
 from tools.binaries import control_plane
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
@@ -293,11 +293,7 @@ def test_torchrun_in_two_pods_goes_on_where_it_was(run: Run) -> None:
     os.kill(attempts(run.folder, 1)[-1], signal.SIGKILL)
     assert supervisor.wait(300) == 0, run.said()
     assert run.decisions() == [("act", "dead", "restart")]
-    for rank in range(2):
-        made = losses(run.folder, rank)
-        assert sorted(made) == list(range(STEPS))
-        assert any(len(each) == 2 for each in made.values())
-        assert all(len(set(each)) == 1 for each in made.values())
+    assert_made_again(run.folder)
 
 
 def test_its_role_is_what_it_needs(run: Run, cluster: Cluster) -> None:

@@ -126,6 +126,15 @@ def test_an_attempt_goes_on_exactly_where_the_one_before_was(torch_programs: Tor
         assert next(step for step, values in seen.items() if len(values) == 2) in (5, 10), "it began at a checkpoint"
 
 
+def assert_made_again(folder: Path) -> None:
+    """Two ranks have made every step, some of them twice, and then with the same loss, bit for bit."""
+    for rank in range(2):
+        made = losses(folder, rank)
+        assert sorted(made) == list(range(STEPS))
+        assert any(len(each) == 2 for each in made.values())
+        assert all(len(set(each)) == 1 for each in made.values())
+
+
 def assert_same(folder: Path, uninterrupted: Uninterrupted, parallel: str = "ddp", ranks: int = 2) -> None:
     """Every loss of every attempt is that of the uninterrupted run, and steps after the checkpoint were made twice."""
     for rank in range(ranks):

@@ -17,7 +17,7 @@ from tachograph.supervise import journal
 from tachograph_lab.processes import Children, free_port
 from tests.supervise.conftest import is_running, until
 from tests.supervise.slurm_cluster import ROOT, Cluster, Job
-from tests.supervise.test_resilient import EVERY, STEPS, TRAIN, attempts, losses
+from tests.supervise.test_resilient import EVERY, STEPS, TRAIN, assert_made_again, attempts, losses
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -221,8 +221,4 @@ def test_torchrun_over_two_nodes_goes_on_where_it_was(job: Job) -> None:
     until(lambda: job.facts()["JobState"] in ("COMPLETED", "FAILED"), 200)
     assert job.facts()["JobState"] == "COMPLETED", job.said()
     assert job.decisions() == [("act", "dead", "restart")]
-    for rank in range(2):
-        made = losses(job.folder, rank)
-        assert sorted(made) == list(range(STEPS))
-        assert any(len(each) == 2 for each in made.values())
-        assert all(len(set(each)) == 1 for each in made.values())
+    assert_made_again(job.folder)

@@ -33,9 +33,8 @@ class AttemptStarts:
     def next(self) -> AttemptPlan:
         """Return the plan of the next attempt, once it is noted."""
         memory, due = self._memory, self._memory.due
-        plan = self._plan(memory.attempts)
-        if due is not None:
-            plan = self._plan(memory.attempts, due["action"], due["trigger"], due["resume_step"])
+        why = () if due is None else (due["action"], due["trigger"], due["resume_step"])
+        plan = self._plan(memory.attempts, *why)
         mark = {} if self._outliving is None else {"mark": self._outliving.mark()}
         self._ledger.write(
             ATTEMPT, attempt=plan.attempt, action=plan.action, reason=plan.reason, resume_step=plan.step, **mark

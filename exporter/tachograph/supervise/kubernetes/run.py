@@ -45,7 +45,7 @@ class KubernetesRun:
 
     def start(self, environment: Mapping[str, str], left_out: Collection[str]) -> KubernetesAttempt:
         """Have the object made, as soon as it can be; raise OSError."""
-        return self._begin(environment, left_out, self._mark, is_created=False, places={})
+        return self.go_on(environment, left_out, self._mark, is_created=False, places={})
 
     def go_on(
         self,
@@ -56,18 +56,7 @@ class KubernetesRun:
         is_created: bool,
         places: Mapping[str, str],
     ) -> KubernetesAttempt:
-        """Take over the attempt with this mark; its object is made if an earlier supervisor has not; raise OSError."""
-        return self._begin(environment, left_out, mark, is_created=is_created, places=places)
-
-    def _begin(
-        self,
-        environment: Mapping[str, str],
-        left_out: Collection[str],
-        mark: str,
-        *,
-        is_created: bool,
-        places: Mapping[str, str],
-    ) -> KubernetesAttempt:
+        """Return the attempt with this mark, whose object is made unless it has been; raise OSError."""
         try:
             made = rendered(self.training.manifest, self._run, mark, environment, left_out)
         except ManifestError as error:
