@@ -109,7 +109,7 @@ def test_a_script_that_catches_its_error_and_exits_is_a_rank_that_failed(forked:
 
 
 TWO_TRAININGS = """
-import os, torch
+import os, sys, torch, urllib.request
 for exporter in ("there", "gone"):
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -117,14 +117,16 @@ for exporter in ("there", "gone"):
         model(torch.randn(2, 4)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+    while b'ranks{run="two"' not in urllib.request.urlopen(sys.argv[1]).read():
+        pass
     os.environ["TACHOGRAPH_SOCKET"] = os.path.abspath("gone")
 """
 
 
-def test_what_an_exporter_has_received_is_not_said_to_be_lost(forked: Any, tmp_path: Path) -> None:
-    """Of several trainings the last may be over before the exporter has answered it."""
+def test_what_an_exporter_has_received_is_not_said_to_be_lost(forked: Any, scraped: Any, tmp_path: Path) -> None:
+    """Of several trainings the last may be over before the exporter has answered it, as this one's never does."""
     script = tmp_path / "two.py"
     script.write_text(TWO_TRAININGS)
-    done = forked(*RUN, "--run", "two", script)
+    done = forked(*RUN, "--run", "two", script, scraped.url)
     assert done.value("steps_total", run="two", rank=0) == 5
     assert "recorded 10 steps of 2 trainings: backward" in done.errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from tachograph.catalog.rank import FAILURE_REASONS
 from tachograph.client.core.notice import raised_by_signal
+from tachograph.client.recorder import Recorder
+from tachograph.client.transport import sender, shutdown
 from tachograph.client.transport.failure_reason import _CATEGORIES, LONGEST_CHAIN, describe
 from tests.client.conftest import BLOCKED_IN_C
 
@@ -37,6 +40,24 @@ def test_a_normal_end_is_finished(exporter: Any, start: Start) -> None:
     assert process.end() == (0, "")
     assert bye(exporter) == ("finished", "", "")
     assert exporter.talks[0].frames[-2]["metrics"]["steps_total"] == 3
+
+
+def test_an_answer_that_comes_after_the_bye_is_heard(
+    exporter: Any, record: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training may be over before a busy exporter has answered its hello."""
+    monkeypatch.setattr(sender, "SHUTDOWN_SECONDS", 60.0)
+    monkeypatch.setattr(shutdown, "LIMIT_SECONDS", 60.0)
+    exporter.answer = None
+    recorder = record()
+    exporter.wait_for("hello")
+    closing = threading.Thread(target=recorder.close)
+    closing.start()
+    exporter.wait_for("bye")
+    assert not recorder.received
+    exporter.tell({"ok": True, "last_step": None})
+    closing.join()
+    assert recorder.received
 
 
 def test_an_unhandled_exception_is_failed(exporter: Any, start: Start) -> None:

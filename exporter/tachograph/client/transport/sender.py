@@ -384,9 +384,6 @@ class Sender:
             poll = select.poll()
             with contextlib.suppress(OSError):
                 poll.register(connection, select.POLLOUT)
-                if not self._answered:  # `_send_bye` has waited for it
-                    for line in connection.receive() or ():
-                        self._handle_answer(line)
                 while self._has_part() or not connection.idle:
                     if self._has_part():
                         self._send_part(connection)
@@ -414,6 +411,8 @@ class Sender:
             if not self._answered:  # else the answer to the hello would meet a closed socket, and the bye be lost
                 poll.modify(connection, select.POLLIN)
                 poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+                for line in connection.receive() or ():
+                    self._handle_answer(line)
             return True
         return False
 
