@@ -39,7 +39,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "evidence" / "rules-bench.md"
 MEASURED = ROOT / "exporter" / "tachograph" / "size" / "measured.json"
 LOOK_SECONDS = 2.0
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 300.0
 PAGES = {"straggler": "StragglerRank", "hang": "RunHung", "nan": "LossNotFinite", "killed": "RankDead"}
 """The page of each fault. Its seconds count from when nodes have concluded what it takes: they are the rules' own."""
 BUDGET = 0.5
