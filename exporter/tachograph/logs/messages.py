@@ -21,7 +21,6 @@ _LOOKS_LIKE_ERROR = re.compile(
 _UNIMPORTANT = re.compile(rb"(?:^|[\s\[|(:])(?:INFO|DEBUG|TRACE)(?:[\s\]:|)]|$)")
 """The level of what a program says of itself where nothing failed."""
 _HEAD = TRACEBACK.capitalize().encode()
-_AN_ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception)\b")
 _ONES = str.maketrans("023456789", "1" * 9)
 _SEARCHED = 600
 """Letters of a line in which a level or an exception is looked for, before its prefix is known."""
@@ -69,8 +68,8 @@ def is_unimportant(raw: bytes, marks: Sequence[int]) -> bool:
 
 
 def mood(text: str, row: int) -> str:
-    """Return what a line makes of what it speaks of; an exception means what it says."""
-    return "" if _AN_ERROR.match(text) else _mood_of(text[:LONGEST].translate(_ONES), row)
+    """Return what a line makes of what it speaks of."""
+    return _mood_of(text[:LONGEST].translate(_ONES), row)
 
 
 @lru_cache(maxsize=4096)
