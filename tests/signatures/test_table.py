@@ -77,6 +77,9 @@ Shard 3 of dataset exhausted, restarting iterator
 node01:1:2 [0] NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port active(9)
 node01:1:2 [0] NCCL INFO TUNER/Plugin: Failed to find ncclTunerPlugin_v3 symbol.
 Lustre: fs-OST0003-osc-ffff: Connection restored to 10.0.0.1@o2ib (at 10.0.0.1@o2ib)
+Warning Unhealthy pod/trainer-0 Readiness probe failed: Get "http://10.0.0.7:8080/healthz": connect: connection refused
+Error while downloading from https://cdn.example.org/x: Read timed out. Trying to resume download...
+Some weights of the model checkpoint were not used when initializing BertModel: ['cls.bias']
 [stage3.py:2069:step] 2 pytorch allocator cache flushes since last step. this happens when there is high memory pressure
 """
 

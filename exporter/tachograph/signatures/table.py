@@ -27,8 +27,8 @@ MOODS = ("possibility", "warning", "retry", "skip")
 """What a line may make of a failure that it speaks of: then it is neither a cause nor a confirmation."""
 HANDLED = ("retry", "skip")
 _MILD = ("warning", *HANDLED)
-_AN_ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception)\b")
-"""What a line begins with that has the text of an exception."""
+_AN_ERROR = re.compile(r"(?:[\w.]+\.\w*Error|\w+Error|(?:[\w.]+\.)?\w*Exception)\b")
+"""What a line begins with that has the text of an exception; a sentence may begin with `Error`, too."""
 _A_WARNING = re.compile(r"(?:\S+:\d+: |\[[^\]]*\][: ]*)*(?:\w+\.)*\w*Warning: ")
 """What one begins with that has the text of a Python warning: with the file, or PyTorch's prefix, before it."""
 _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
