@@ -237,13 +237,21 @@ def a_paste_of_several_files() -> Files:
     return {"all.txt": text}
 
 
+def _by_node(dashes: int, error: str) -> Files:
+    """Return six nodes' logs below headers between so many dashes; cn23 has the error."""
+    line = "-" * dashes
+    parts = (f"{line}\ncn{21 + rank}\n{line}\n" + steps(0, 12) + _ended(rank, error) for rank in range(6))
+    return {"out.txt": "".join(parts)}
+
+
 @folder("configuration", node="cn23")
 def nodes_by_dshbak() -> Files:
-    text = ""
-    for rank in range(6):
-        text += f"{'-' * 16}\ncn{21 + rank}\n{'-' * 16}\n" + steps(0, 12)
-        text += _ended(rank, "PermissionError: [Errno 13] Permission denied: '/projects/ckpt/step_12'")
-    return {"out.txt": text}
+    return _by_node(16, "PermissionError: [Errno 13] Permission denied: '/projects/ckpt/step_12'")
+
+
+@folder("storage", node="cn23")
+def nodes_by_clush() -> Files:
+    return _by_node(15, "OSError: [Errno 116] Stale file handle: '/projects/ckpt/step_12'")
 
 
 @folder("preemption")

@@ -17,6 +17,9 @@ def steps(first: int, last: int, form: str = "step {n}/1000 loss: 2.1 grad_norm:
 
 
 HEALTHY = [
+    steps(0, 8)
+    + "node01:1:2 [0] NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port active(9)\n"
+    + "[2026-11-20 10:00:00,100] [WARNING] [stage3.py:2069:step] 2 pytorch allocator cache flushes since last step. this happens when there is high memory pressure and is detrimental to performance.\n",
     "W1120 10:00:00.1 77 torch/distributed/run.py:793] \n*****************************************\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being overloaded\n"
     + steps(0, 30),
     "2026-11-20 10:00:00.1: E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:477] Unable to register cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been registered\n"

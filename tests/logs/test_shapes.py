@@ -651,7 +651,7 @@ FURTHER: dict[str, tuple[Writer, int | None]] = {
     ),
     "k8s klog": (lambda one: f"E{one.at:%m%d %H:%M:%S.%f}   1 t.go:99] [rank{one.rank}]: {one.text}", 3),
     "timestamped us": (lambda one: f"{one.at:%m/%d/%Y %H:%M:%S} - ERROR - __main__ - [rank {one.rank}] {one.text}", 3),
-    "structlog console": (lambda one: f"{iso(one)} [error    ] {one.text}   rank={one.rank}", None),
+    "structlog console": (lambda one: f"{iso(one)} [error    ] {one.text}   rank={one.rank}", 3),
     "docker swarm": (lambda one: f"train_worker.{one.rank}.abc123xyz@{one.node}    | {one.text}", None),
     "nomad": (lambda one: f"{one.node}/{one.rank}> {one.text}", None),
     "parallel --tag": (lambda one: f"{one.node}\t{one.text}", None),

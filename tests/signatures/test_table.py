@@ -74,6 +74,13 @@ spot instance check: no interruption notice
 pci 0000:17:00.0: BAR 14: failed to assign [mem size 0x00200000]
 Shard 3 of dataset exhausted, restarting iterator
 {35}[Hardware Error]: It has been corrected by h/w and requires no further action
+node01:1:2 [0] NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port active(9)
+node01:1:2 [0] NCCL INFO TUNER/Plugin: Failed to find ncclTunerPlugin_v3 symbol.
+Lustre: fs-OST0003-osc-ffff: Connection restored to 10.0.0.1@o2ib (at 10.0.0.1@o2ib)
+Warning Unhealthy pod/trainer-0 Readiness probe failed: Get "http://10.0.0.7:8080/healthz": connect: connection refused
+Error while downloading from https://cdn.example.org/x: Read timed out. Trying to resume download...
+Some weights of the model checkpoint were not used when initializing BertModel: ['cls.bias']
+[stage3.py:2069:step] 2 pytorch allocator cache flushes since last step. this happens when there is high memory pressure
 """
 
 PROGRESS = """\
@@ -148,11 +155,32 @@ def test_a_line_of_progress_has_no_known_text(line: str) -> None:
         ("KeyError: 0", "software", "root"),
         ("Exception: 0", "software", "root"),
         ("NotImplementedError: GroupSampler.state is not implemented", "software", "root"),
+        ("Warning FailedScheduling 0/6 nodes are available: 6 didn't match Pod's affinity", "configuration", "root"),
         ("ValueError: `download_retry` must be non-negative", "configuration", "root"),
     ],
 )  # fmt: skip
 def test_forms_that_are_easily_confused(text: str, category: str, role: str) -> None:
     """Of texts that share words the special one decides."""
+    row = classify(text)
+    assert row is not None
+    assert (row.category, row.role) == (category, role)
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "role"),
+    [
+        ("UserWarning: The AccumulateGrad node's stream does not match the stream of the input", "software", "advice"),
+        ("/opt/x.py:12: UserWarning: Failed to clone() tensor: CUDA out of memory.", "out_of_memory", "advice"),
+        ("[W reducer.cpp:1400] Warning: did not find any unused parameters in the forward pass.", "software", "advice"),
+        ("[WARNING] Handling webdataset error (DecodingError()). Ignoring.", "data", "advice"),
+        ("WARNING: non-finite loss, ending training", "numerical", "root"),
+        ("ValueError: `zero_stage` is not supported and will be ignored", "configuration", "root"),
+        ("ERROR checkpoint /ckpt/7 could not be written; check the disk and retry", "storage", "root"),
+        ("ERROR checkpoint /ckpt/7 could not be written to disk, will retry", "storage", "advice"),
+    ],
+)  # fmt: skip
+def test_what_is_only_warned_of_is_advice(text: str, category: str, role: str) -> None:
+    """A Python warning, and what words alone say of a line that warns, skips or announces that it tries again."""
     row = classify(text)
     assert row is not None
     assert (row.category, row.role) == (category, role)

@@ -31,6 +31,7 @@ class LineShape(NamedTuple):
     `names`: the name of a worker or container. `numbers`: a number; `numbered`: it counts lines, and is no rank;
     `tasks`: it is that of a launcher's task, with several ranks in each.
     `prefix`: what else stands before the message, with a rank in it.
+    `fields`: most lines end in fields, `key=value`, and the rank is one of them.
     """
 
     names: re.Pattern[str] | None = None
@@ -38,11 +39,14 @@ class LineShape(NamedTuple):
     numbered: bool = False
     tasks: bool = False
     prefix: re.Pattern[str] | None = None
+    fields: bool = False
 
 
 PLAIN = LineShape()
 
 _MOST_ELEMENTS = 12
+RANK_AT_END = re.compile(r"\srank=(\d{1,6})(?:\s+[\w.]{1,40}=\S+)*\s*$")
+"""A rank among the fields that a line ends in, as loggers with fields print them; a rank in a sentence is not one."""
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr)}
 _STAMP = r"""
@@ -150,6 +154,8 @@ def parse(line: str, until: float, shape: LineShape = PLAIN) -> LogLine:
     if found.rank is None and shape.prefix is not None and (learned := shape.prefix.match(found.text)):
         rank = int(learned["number"]) if "number" in shape.prefix.groupindex else None
         return with_facts(found._replace(text=found.text[learned.end() :], rank=rank), learned[0], until)
+    if found.rank is None and shape.fields and (field := RANK_AT_END.search(found.text)):
+        return found._replace(rank=int(field[1]))
     return found
 
 

@@ -21,7 +21,14 @@ _LOOKS_LIKE_ERROR = re.compile(
 _UNIMPORTANT = re.compile(rb"(?:^|[\s\[|(:])(?:INFO|DEBUG|TRACE)(?:[\s\]:|)]|$)")
 """The level of what a program says of itself where nothing failed."""
 _HEAD = TRACEBACK.capitalize().encode()
-_AN_ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception)\b")
+_HANDLING = b"During handling of the above exception"
+_CAUSED = b"The above exception was the direct cause"
+"""What stands behind a traceback if another exception was raised by its handler."""
+_LOOKED = (
+    (re.compile(r"(?:ModuleNotFound|Import)Error\b"), (_HANDLING,)),
+    (re.compile(r"(?:\w+\.)*_?queue\.(?:Empty|Full)\b"), (_HANDLING, _CAUSED)),
+)
+"""What a program raises by looking whether something is there, and behind which sentences the next exception counts."""
 _ONES = str.maketrans("023456789", "1" * 9)
 _SEARCHED = 600
 """Letters of a line in which a level or an exception is looked for, before its prefix is known."""
@@ -69,8 +76,8 @@ def is_unimportant(raw: bytes, marks: Sequence[int]) -> bool:
 
 
 def mood(text: str, row: int) -> str:
-    """Return what a line makes of what it speaks of; an exception means what it says."""
-    return "" if _AN_ERROR.match(text) else _mood_of(text[:LONGEST].translate(_ONES), row)
+    """Return what a line makes of what it speaks of."""
+    return _mood_of(text[:LONGEST].translate(_ONES), row)
 
 
 @lru_cache(maxsize=4096)
@@ -79,10 +86,10 @@ def _mood_of(text: str, row: int) -> str:
     return rules().table.mood(text, row)
 
 
-def mood_beside(block: bytes, begin: int, alike: str) -> str:
+def mood_beside(block: bytes, begin: int, raised: TracebackEnd) -> str:
     """Return what the lines before the head of a traceback, and behind its end, say of it: that it is caught.
 
-    `begin`: of its last line; `alike`: what its lines begin with.
+    `begin`: of its last line.
     """
     near = []
     head = block.rfind(_HEAD, 0, begin)
@@ -90,12 +97,20 @@ def mood_beside(block: bytes, begin: int, alike: str) -> str:
     if line > 0:
         near.append(block[max(block.rfind(b"\n", 0, line) + 1, line - LONGEST) : line])
     end = line_end(block, begin) + 1
+    if _is_superseded(raised.text, block[end : end + LONGEST]):
+        return "skip"
     while block[end : end + 1] in (b"\n", b"\r"):
         end += 1
     near.append(block[end : line_end(block, min(end, len(block)))][:LONGEST])
     texts = (plain(one.decode("utf-8", errors="replace")) for one in near)
     handled = rules().table.handled
-    return next((found for one in texts if begins(one, alike) and (found := handled(one))), "")
+    return next((found for one in texts if begins(one, raised.alike) and (found := handled(one))), "")
+
+
+def _is_superseded(text: str, behind: bytes) -> bool:
+    """Return whether an exception matters less than what its handler raised, which is in the lines behind it."""
+    near = b"".join(behind.split(b"\n", 3)[:3])
+    return any(form.match(text) and any(one in near for one in said) for form, said in _LOOKED)
 
 
 def texts_of(marks: Sequence[int]) -> set[str]:

@@ -271,9 +271,7 @@ class LogScan:
         if line.time is None:
             line = line._replace(time=self._times.before(begin))
         mood = (
-            messages.mood_beside(self._whole, self._begins + begin, raised.alike)
-            if raised
-            else messages.mood(line.text, row)
+            messages.mood_beside(self._whole, self._begins + begin, raised) if raised else messages.mood(line.text, row)
         )
         self._ended = (raised.lines, mood) if raised else (0, "")
         return self._keep(row, line, raised.frame if raised else "", mood, begin)

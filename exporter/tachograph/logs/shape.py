@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 
-from tachograph.logs.line import PLAIN, LineShape, parse, plain
+from tachograph.logs.line import PLAIN, RANK_AT_END, LineShape, parse, plain
 
 SAMPLE = 400
 """Lines that are looked at."""
@@ -87,7 +87,8 @@ def learn(lines: Sequence[str], until: float = 0.0, later: Sequence[str] = ()) -
             break
     if shape.numbers is not None and not shape.numbered:
         shape = shape._replace(tasks=_of_several([*sample, *map(plain, later)], shape.numbers, until))
-    return shape._replace(prefix=_prefix(sample, shape, until))
+    fields = sum(bool(RANK_AT_END.search(line)) for line in sample) >= max(3, _MOST * len(sample))
+    return shape._replace(prefix=_prefix(sample, shape, until), fields=fields)
 
 
 def _alike(lines: Sequence[str]) -> list[str]:

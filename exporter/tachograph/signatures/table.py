@@ -26,9 +26,16 @@ SPEAKERS = ("program", "launcher", "scheduler", "kernel")
 MOODS = ("possibility", "warning", "retry", "skip")
 """What a line may make of a failure that it speaks of: then it is neither a cause nor a confirmation."""
 HANDLED = ("retry", "skip")
+_MILD = ("warning", *HANDLED)
+_AN_ERROR = re.compile(r"(?:[\w.]+\.\w*Error|\w+Error|(?:[\w.]+\.)?\w*Exception)\b")
+"""What a line begins with that has the text of an exception; a sentence may begin with `Error`, too."""
+_A_WARNING = re.compile(r"(?:\S+:\d+: |\[[^\]]*\][: ]*)*(?:\w+\.)*\w*Warning: ")
+"""What one begins with that has the text of a Python warning: with the file, or PyTorch's prefix, before it."""
 _DOTTED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){1,8}_?[A-Z]\w{0,60}(?::\s|$)")
 """The last line of a traceback, if that is all that is known of it."""
-_COUNTED_NONE = re.compile(r"\b(?![A-Z]\w{0,40}(?:Error|Exception): 0$)(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:])")
+_COUNTED_NONE = re.compile(
+    r"\b(?![A-Z]\w{0,40}(?:Error|Exception): 0$)(\w{1,40})(?: ?[=:] ?| )0(?![\d.%\w:]|/\d+ nodes)"
+)
 """A counter of zero; if it counts failures, there was none. `KeyError: 0` at the end of a line is an exception."""
 _NONE_OF = re.compile(r"(?:^|[:,;(|]) ?0 (?:[a-z-]{1,20} ){0,2}(?:errors|failures|faults|timeouts)\b")
 """A count of none that stands before what it counts."""
@@ -110,6 +117,7 @@ class SignatureTable(NamedTuple):
     """The rows in their order, the version of the table, and which rows each text of `find` leads to.
 
     `general`: the rows with `words` and those behind them; `scales`: weighs what speaks for the former.
+    `warned`: the row of a Python warning that no special row knows, None if there is none.
     `exception` and `level`: what a line looks like that reports an error, `said`: one that may.
     """
 
@@ -118,13 +126,16 @@ class SignatureTable(NamedTuple):
     by_text: Mapping[str, tuple[int, ...]]
     moods: Mapping[str, re.Pattern[str]]
     general: range
+    warned: int | None
     scales: Scales
     exception: re.Pattern[str]
     level: re.Pattern[str]
     said: re.Pattern[str]
 
     def mood(self, line: str, row: int) -> str:
-        """Return which of MOODS a line has that a row (-1: none) matched, "" if it means what it says."""
+        """Return which of MOODS a line has that a row (-1: none) matched; an exception's means what it says: ""."""
+        if _AN_ERROR.match(line):
+            return ""
         known = self.rows[row] if row >= 0 else None
         if known is not None and known.by != "program":
             return ""
@@ -145,7 +156,19 @@ class SignatureTable(NamedTuple):
         number = self.decide(line, found, raised=bool(frame or _DOTTED.match(line)), frame=frame)
         if number is None and failed and self.said.search(low):
             number = self.scales.weigh(line[:LONGEST], frame)
-        return None if number is None else self.rows[number]
+        return self._as_meant(line, number)
+
+    def _as_meant(self, line: str, number: int | None) -> LogSignature | None:
+        """Return a line's row as the line means it: what it only warns of, or passes over, is advice."""
+        is_warning = bool(_A_WARNING.match(line))
+        by_words = number in self.general
+        if is_warning and self.warned is not None and (number is None or by_words):
+            return self.rows[self.warned]
+        if number is None:
+            return None
+        row = self.rows[number]
+        is_mild = is_warning or (by_words and self.mood(line, number) in _MILD)
+        return row._replace(role="advice") if is_mild and row.role == "root" else row
 
     def decide(self, line: str, found: Iterable[int], *, raised: bool = False, frame: str = "") -> int | None:
         """Return the row of a line that has texts of the rows `found`, in their order.
@@ -220,6 +243,9 @@ def parse(text: str, codes: str = "{}") -> SignatureTable:
     for number, row in enumerate(rows):
         for one in row.texts:
             found.setdefault(one, []).append(number)
+    if (warned_row := content.get("warned")) is not None and warned_row not in names:
+        raise SignatureError(f"warned: no row {warned_row!r}")
+    warned = names.index(warned_row) if warned_row is not None else None
     forms = {name: _pattern(moods.get(name, []), re.IGNORECASE, f"moods: {name}") or _NEVER for name in MOODS}
     errors = content.get("errors", {})
     if not isinstance(errors, dict) or set(errors) - set(_KINDS):
@@ -228,7 +254,7 @@ def parse(text: str, codes: str = "{}") -> SignatureTable:
     general = range(next((number for number, row in enumerate(rows) if row.evidence), len(rows)), len(rows))
     made = SignatureTable(
         str(content["version"]), rows, {one: tuple(numbers) for one, numbers in found.items()}, forms,
-        general, Scales([one for row in rows for one in row.evidence]), exception, level, said,
+        general, warned, Scales([one for row in rows for one in row.evidence]), exception, level, said,
     )  # fmt: skip
     if hidden := shadowed(made):
         raise SignatureError("; ".join(hidden))
