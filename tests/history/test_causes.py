@@ -109,6 +109,15 @@ def test_failures_of_what_did_not_run_do_not_count() -> None:
     assert verdict("save", past).failures == 0
 
 
+def test_runs_that_fail_together_have_one_cause() -> None:
+    """Eight runs that an outage ends at once are not regular by that, and have failed after one save, not eight."""
+    assert not periodicities({str(number): run([400_000.0 + 12 * number]) for number in range(8)})
+    saves = [3600.0 * number for number in range(1, 160)]
+    outages = [50_000.0, 200_200.0, *(3600.0 * number + 300 for number in (50, 90, 120))]
+    found = verdict("save", *(run([at + number for at in outages], save=saves) for number in range(8)))
+    assert (found.verdict, found.failures, found.after) == ("too few", 5, 3)
+
+
 def test_regular_uptimes_and_hours() -> None:
     """A failure six hours after each start; failures at three in the morning; neither in what is random."""
     starts = [30_000.0 * number + 60 for number in range(20)]

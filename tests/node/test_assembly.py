@@ -6,13 +6,16 @@ import asyncio
 import logging
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from tachograph.catalog import index as catalog
 from tachograph.node.app import Exporter
 from tachograph.node.config import read_config
+from tachograph.node.ranks.frames import Bye, Hello, Peer
 from tachograph.node.samples import GpuIdentity, GpuSnapshot, Sample
+from tachograph.node.scrape_times import ScrapeTimes
 
 
 class Gpus:
@@ -76,6 +79,53 @@ def test_gpu_side_that_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert [record.message for record in caplog.records].count("GPU readings ended") == 1
     assert "serving" in caplog.text
     assert not (tmp_path / "rank.sock").exists()
+
+
+def test_an_end_is_scraped_before_the_exporter_ends(
+    tmp_path: Path, hand: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that finished a moment before its exporter is asked to end does not look like one that trains on."""
+    exporter = Exporter(config(tmp_path, "--run.owner=never"), None, hand.clock)
+    exporter.table.hello("link", Hello(v=1, run="r", rank=0), Peer(1000, 1))
+
+    async def page(before: bytes = b"") -> bytes:
+        """Return a newer page than the one before: one is made each second, for all who ask."""
+        (address,) = [record.address for record in caplog.records if record.message == "serving"]
+        while (found := await asyncio.to_thread(lambda: urlopen(f"http://{address}/metrics").read())) == before:
+            await asyncio.sleep(0.05)
+        return found
+
+    async def serve() -> bytes:
+        stop = asyncio.Event()
+        running = asyncio.create_task(exporter.run(stop))
+        while not exporter._ready()[0]:
+            await asyncio.sleep(0.01)
+        first = await page()
+        hand.turn(6.0)
+        second = await page(first)
+        hand.turn(1.0)
+        exporter.table.bye("link", Bye(v=1, outcome="finished"))
+        stop.set()
+        last = await page(second)
+        await running
+        return last
+
+    with caplog.at_level(logging.INFO, "tachograph"):
+        assert b'state="finished"} 1' in asyncio.run(serve())
+
+
+def test_when_a_last_scrape_is_worth_waiting_for() -> None:
+    """Not if nobody scrapes, not for one that is overdue, nor for one that comes after the exporter has been killed."""
+    times = ScrapeTimes()
+    assert times.seconds_left(10.0) == 0.0
+    times.note(10.0)
+    assert times.seconds_left(11.0) == 0.0
+    times.note(15.0)
+    assert times.seconds_left(16.0) == pytest.approx(5.0)
+    assert (times.has_shown(14.0), times.has_shown(16.0)) == (True, False)
+    assert times.seconds_left(30.0) == 0.0
+    times.note(30.0)
+    assert times.seconds_left(31.0) == 0.0
 
 
 def test_the_old_word_for_all_series_is_said_to_be_old(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

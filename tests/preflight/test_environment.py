@@ -96,8 +96,26 @@ def test_variables_that_differ_are_named(site: MakeSite) -> None:
         ("fail", "rank 2 has no NCCL_ALGO; the others have Ring", (2,)),
         ("warn", "rank 3 has OMP_NUM_THREADS=1; the others have 8", (3,)),
     ]
-    noisy = of_variables(site(), {}, {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}, {}, {})
-    assert [severity for severity, _, _ in noisy] == ["warn", "warn"], "they change what is printed alone"
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        *((name, "warn") for name in (
+            "NCCL_DEBUG_SUBSYS", "NCCL_INSPECTOR_ENABLE", "NCCL_PROFILE_EVENT_MASK", "NCCL_PROFILER_PLUGIN",
+            "NCCL_RAS_ENABLE", "NCCL_TOPO_DUMP_FILE_RANK", "NCCL_SET_THREAD_NAME", "NCCL_PROXY_DUMP_SIGNAL",
+            "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_ENABLE_TIMING", "TORCH_NCCL_LOG_CPP_STACK_ON_UNCLEAN_SHUTDOWN",
+        )),
+        *((name, "") for name in ("NCCL_MNNVL_CLIQUE_ID", "NCCL_PROXY_CPUSET", "NCCL_IB_ADDR_RANGE")),
+        *((name, "fail") for name in (
+            "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_MAX_NCHANNELS", "NCCL_NVLS_ENABLE", "TORCH_NCCL_USE_COMM_NONBLOCKING",
+        )),
+    ],
+)  # fmt: skip
+def test_what_a_variable_of_one_rank_does_to_the_run(site: MakeSite, name: str, severity: str) -> None:
+    """What is printed, dumped or measured may be asked of one rank; what decides how ranks communicate may not."""
+    found = of_variables(site(), {}, {name: "1"}, {}, {})
+    assert [one for one, _, _ in found] == ([severity] if severity else [])
 
 
 def rendezvous_facts(**given: Any) -> dict[str, Any]:

@@ -97,6 +97,21 @@ def test_a_bit_that_flipped(saved: Path, tmp_path: Path) -> None:
     assert subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=saved, check=False).returncode == 1
 
 
+@pytest.mark.parametrize("command", [
+    "sha256sum * > SHA256SUMS; sha256sum * > SHA256SUMS",  # the second time with a line of the first one's file
+    "(echo '# of save.py'; sha256sum *; echo) > SHA256SUMS",
+    "sha256sum --binary * | sed -E 's/^[0-9a-f]+/\\U&/; s/$/\\r/' > SHA256SUMS",
+    "sha256sum --tag * > SHA256SUMS",
+    "echo of a step > 'a\\b'; sha256sum ./* > SHA256SUMS",
+])  # fmt: skip
+def test_checksums_of_every_form(saved: Path, tmp_path: Path, command: str) -> None:
+    """Lines that sha256sum passes over, or writes in another form, make no good checkpoint a damaged one."""
+    subprocess.run(command, shell=True, cwd=saved, check=False)  # it passes over folders, and says so
+    assert checkpoint_files.fault(saved, tmp_path / "no-listing", 10.0) == ""
+    (saved / "random.pt").write_bytes(b"spate")
+    assert "random.pt is damaged" in checkpoint_files.fault(saved, tmp_path / "no-listing", 10.0)
+
+
 def test_a_checkpoint_that_is_one_file(tmp_path: Path) -> None:
     """By its size."""
     path, listing = tmp_path / "last.ckpt", tmp_path / "listing"

@@ -41,6 +41,18 @@ def test_a_run_is_read_with_its_ranks(pages: Any, played: Any) -> None:
     assert worst(seen) is None
 
 
+@pytest.mark.parametrize("name", ["step", "rank", "steps", "culprit"])
+def test_a_number_that_the_journal_does_not_take_is_none(pages: Any, played: Any, name: str) -> None:
+    """A budget would be spent by entries that the next supervisor does not read."""
+    played.table.greet("a")
+    played.table.tell("a", 7, step=7)
+    played.serve()
+    pages.judged = re.sub(rf'"{name}": (?:\d+|null)', f'"{name}": {1 << 60}', pages.judged)
+    seen = source(pages).look(100.0)
+    assert isinstance(seen, Unknown)
+    assert "1.15e+18 is too large for a step or a rank" in seen.why
+
+
 def test_a_lost_loss_is_a_finding_of_its_first_step(pages: Any, played: Any) -> None:
     """In the exporter's words."""
     played.table.greet("a")

@@ -12,6 +12,7 @@ import pytest
 
 from tachograph.supervise import journal
 from tachograph.supervise.journal import NAME
+from tachograph.supervise.journal_commands import confirm as answer_yes
 from tachograph.supervise.journal_commands import open_question
 from tachograph.supervise.ledger import ACT, ASK, SHADOW
 from tachograph.supervise.run_seen import CheckpointSeen, RunSeen, Unknown
@@ -620,6 +621,49 @@ def test_who_may_confirm(folder: Path, owner: int | None) -> None:
     world.on_wait = confirm
     assert world.supervise() == 0
     assert world.did.count("ended") == (owner == 0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may be another user")
+@pytest.mark.parametrize("how", ["theirs", "open to others", "a link"])
+def test_a_file_that_was_moved_confirms_nothing(folder: Path, how: str) -> None:
+    """Another user who may write to the state's folder has files of the owner's at hand, but not their folder."""
+
+    def confirm(world: World) -> None:
+        for number in [one["id"] for one in journal.read(folder / NAME) if one["kind"] == "decision"]:
+            place = folder / "confirmed"
+            if place.is_dir() and not os.path.lexists(place / number):
+                place.rename(folder / "away")
+                theirs = place if how != "a link" else folder / "theirs"
+                theirs.mkdir()
+                if how == "a link":
+                    place.symlink_to(theirs)
+                theirs.chmod(0o777 if how == "open to others" else 0o755)
+                (folder / "kept").write_text("of the owner's")
+                (folder / "kept").rename(theirs / number)
+                os.chown(theirs, 4242 if how == "theirs" else 0, 0)
+
+    world = World(folder, lambda attempt, _: run() if attempt else hung(), ends=[(0, 100.0), (0, 5.0)], mode=ASK)
+    world.on_wait = confirm
+    assert world.supervise() == 0
+    assert list(folder.glob("away"))
+    assert world.did.count("ended") == 0
+
+
+def test_an_answer_that_does_not_count_is_said_to_be_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To whoever confirms, as others may write to the folder of the answers."""
+    statuses: list[int] = []
+
+    def confirm(world: World) -> None:
+        for one in journal.read(folder / NAME):
+            if one["kind"] == "decision" and not statuses:
+                (folder / "confirmed").chmod(0o777)
+                statuses.append(answer_yes([one["id"], "--state", str(folder)]))
+
+    world = World(folder, lambda attempt, _: run() if attempt else hung(), ends=[(0, 100.0), (0, 5.0)], mode=ASK)
+    world.on_wait = confirm
+    assert world.supervise() == 0
+    assert (statuses, world.did.count("ended")) == ([1], 0)
+    assert "confirmed is another user's or a link, or others may write to it" in capsys.readouterr().err
 
 
 def test_a_question_that_is_not_on_disk_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,6 +259,16 @@ def test_a_journal_that_is_moved_away_is_written_no_more(tmp_path: Path) -> None
     book.close()
 
 
+def test_a_link_in_place_of_a_journal_is_not_followed(tmp_path: Path) -> None:
+    """Another user who may write to the folder would choose where a file of ours is made."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / NAME).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=f"{NAME} is a link"):
+        Journal(state)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null"), lambda path: path.mkdir()])
 def test_what_is_no_file_is_no_journal(tmp_path: Path, make: Callable[[Path], None]) -> None:
     """Refused at once: a pipe would be read for ever, and a device remembers nothing."""

@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -324,8 +325,11 @@ class InKernel(subprocess.Popen[bytes]):
 
     made: ClassVar[list[InKernel]] = []
 
-    def wait(self, timeout: float | None = None) -> int:
+    def kill(self) -> None:
         self.made.append(self)
+        super().kill()
+
+    def wait(self, timeout: float | None = None) -> int:
         assert timeout is not None
         return super().wait(timeout)
 
@@ -337,6 +341,27 @@ def test_evidence_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(evidence.subprocess, "Popen", InKernel)
     assert "has what there was" in evidence.keep({"": "http://localhost:1"}, run(), tmp_path / "evidence", [])
     assert InKernel.made[-1].wait(30.0) == -signal.SIGKILL
+
+
+def test_a_folder_for_evidence_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be on what the run hangs on: the supervisor does not touch it; why nothing is kept is said."""
+    into = tmp_path / "a file" / "evidence"
+    into.parent.touch()
+    touched: list[str] = []
+
+    def noted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            touched.extend(map(str, given))
+            return real(*given, **named)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("mkdir", "stat", "listdir", "scandir"):
+            patched.setattr(os, name, noted(getattr(os, name)))
+        said = evidence.keep({"": "http://localhost:1"}, run(), into, [])
+    assert said == f"not kept: {into}: Not a directory"
+    assert not [path for path in touched if str(tmp_path) in path]
 
 
 def test_logs_are_kept_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,13 @@ def said(*alerts: Row, **rows: list[Row]) -> tuple[str, str, str]:
     return finding.severity, finding.category, finding.mode
 
 
+def test_what_is_lost_between_steps_is_evidence() -> None:
+    """Saves that take a fifth of the time make no step slower, and are too short for an alert."""
+    found = triage(lost=[({"cause": "checkpoint"}, 0.18)])
+    (speed,) = [one for one in found.answers if one.name == "speed"]
+    assert "18% of the last half hour was lost to checkpoint" in speed.evidence
+
+
 RANK = {"rank": "5", "instance": "node-0", "gpu": "5", "uuid": "GPU-5"}
 
 

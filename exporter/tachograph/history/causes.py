@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,6 +20,8 @@ RUNNING = 600.0
 BURST = 1200.0
 """Failures of a run that follow each other within so many seconds, as in a loop of crashes, have one cause: the first
 counts."""
+TOGETHER = 300.0
+"""Seconds within which runs that fail have one cause, as when the storage that they share goes away."""
 PERIODS = (("hour", 3600.0), ("day", 86_400.0), ("week", 7 * 86_400.0))
 SEEN = 3
 """Periods that a run must have run for, or nothing is said of them."""
@@ -60,26 +62,20 @@ class Periodicity:
 
 def precedences(runs: Mapping[str, RunPast], after: float) -> list[Precedence]:
     """Return for each kind of event how failures lie to it; soon is `after` seconds, less where events are dense."""
-    return [_precedence(kind, runs.values(), after) for kind in EVENTS]
+    return [_precedence(kind, runs, after) for kind in EVENTS]
 
 
-def _precedence(kind: str, runs: Iterable[RunPast], longest: float) -> Precedence:
-    runs = list(runs)
-    gaps = [after - before for past in runs for before, after in pairwise(past.events[kind])]
+def _precedence(kind: str, runs: Mapping[str, RunPast], longest: float) -> Precedence:
+    times = {name: past.events[kind] for name, past in runs.items()}
+    events = sum(map(len, times.values()))
+    gaps = [after - before for of_run in times.values() for before, after in pairwise(of_run)]
     within = min(longest, max(2.0 * STEP, statistics.median(gaps) / 2)) if gaps else longest
-    shares: list[float] = []
-    count = events = 0
-    for past in runs:
-        times = past.events[kind]
-        events += len(times)
-        share = _share_soon(past.minutes, times, within)
-        for at in _bursts(past):
-            soon = _is_soon(at, times, within)
-            if 0 < share < 1:
-                shares.append(share)
-                count += soon
+    share_of = {name: _share_soon(past.minutes, times[name], within) for name, past in runs.items()}
+    causes = _causes({name: past for name, past in runs.items() if 0 < share_of[name] < 1})
+    shares = [share_of[name] for name, _ in causes]
+    count = sum(_is_soon(at, times[name], within) for name, at in causes)
     found = Precedence(kind, events, within, len(shares), count, sum(shares), "too few")
-    if events >= HANDFUL and sum(len(_bursts(past)) for past in runs) >= HANDFUL > len(shares):
+    if events >= HANDFUL and len(_causes(runs)) >= HANDFUL > len(shares):
         return _with(found, "always")
     if min(events, len(shares)) < HANDFUL or max(count, found.expected) < HANDFUL:
         return found
@@ -109,6 +105,15 @@ def _bursts(past: RunPast) -> list[float]:
     return merged(_failures(past), BURST)
 
 
+def _causes(runs: Mapping[str, RunPast]) -> list[tuple[str, float]]:
+    """Return the first failure of each burst with its run, and of runs that fail together the first one's."""
+    found: list[tuple[str, float]] = []
+    for at, name in sorted((at, name) for name, past in runs.items() for at in _bursts(past)):
+        if not found or at - found[-1][1] > TOGETHER:
+            found.append((name, at))
+    return found
+
+
 def _last(times: Sequence[float], at: float) -> float:
     """Return the last of the sorted times up to a moment."""
     place = bisect_right(times, at)
@@ -130,8 +135,9 @@ def _share_soon(minutes: Sequence[float], events: Sequence[float], within: float
 
 def periodicities(runs: Mapping[str, RunPast]) -> list[Periodicity]:
     """Return what is regular about the times of failures; nothing of fewer than a handful."""
-    times = [at for past in runs.values() for at in _bursts(past)]
-    uptimes = [at - begun for past in runs.values() for at in _bursts(past) if (begun := _last(past.starts, at)) > 0]
+    causes = _causes(runs)
+    times = [at for _, at in causes]
+    uptimes = [at - begun for name, at in causes if (begun := _last(runs[name].starts, at)) > 0]
     found = []
     if len(uptimes) >= HANDFUL:
         mean, spread = statistics.fmean(uptimes), statistics.stdev(uptimes)

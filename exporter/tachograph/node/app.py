@@ -39,6 +39,7 @@ from tachograph.node.ranks.state_file import StateFile
 from tachograph.node.ranks.state_keeper import StateKeeper
 from tachograph.node.recent_peak import RecentPeak
 from tachograph.node.samples import Sample
+from tachograph.node.scrape_times import ScrapeTimes
 from tachograph.node.service_manager import ServiceManager
 from tachograph.node.shown_gpus import GpuReader, NoGpus, ShownGpus
 from tachograph.node.unix_socket import SocketPathError
@@ -53,6 +54,8 @@ if TYPE_CHECKING:  # what only a page for people needs is loaded by the first wh
 
 TICK_SECONDS = 1.0
 MOST_DESCRIPTORS = 4096
+LOOK_SECONDS = 0.05
+"""Between two looks whether the last scrape has come."""
 LAST_WAIT_SECONDS = 0.5
 """Time given to the GPU worker to exit when the exporter stops; one that hangs in the driver is left to the kernel."""
 
@@ -93,9 +96,10 @@ class Exporter:
         self._settings = dict(config.settings)
         self._ticks = 0
         self._next_tick: asyncio.TimerHandle | None = None
+        self._scrapes = ScrapeTimes()
         self._lines = OncePerMinute(_log, self._clock.monotonic)
         pages = Pages(
-            samples=self.samples,
+            samples=self._scrape,
             status_page=self._status_page,
             api_node=self.api_node,
             ready=self._ready,
@@ -178,6 +182,7 @@ class Exporter:
         self._tick_and_repeat(self._clock.monotonic())
         try:
             await stop.wait()
+            await self._show_last_ends()
         finally:
             if self._next_tick is not None:
                 self._next_tick.cancel()
@@ -185,6 +190,16 @@ class Exporter:
                 await self._keeper.close()
             reading.cancel()
             await asyncio.wait({reading}, timeout=LAST_WAIT_SECONDS)
+
+    async def _show_last_ends(self) -> None:
+        """Wait for the next scrape if ranks have ended since the last one, as in a pod that ends with them.
+
+        What is never scraped of a run that has finished looks like one that nobody watches any more.
+        """
+        ends = [rank.ended for rank in self._table.ranks() if rank.ended is not None]
+        last = self._clock.monotonic() + self._scrapes.seconds_left(self._clock.monotonic())
+        while ends and not self._scrapes.has_shown(max(ends)) and self._clock.monotonic() < last:
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _tick_and_repeat(self, due: float) -> None:
         now = self._clock.monotonic()
@@ -219,6 +234,10 @@ class Exporter:
             await self._source.run()
         except Exception:  # noqa: BLE001 - whatever fails on the GPU side, ranks must still be shown
             _log.exception("GPU readings ended")
+
+    def _scrape(self) -> list[Sample | HistogramSample]:
+        self._scrapes.note(self._clock.monotonic())
+        return self.samples()
 
     def samples(self) -> list[Sample | HistogramSample]:
         """Return everything that the exporter shows; if one part fails, the others are still shown."""

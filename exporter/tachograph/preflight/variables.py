@@ -19,12 +19,16 @@ OURS = re.compile(
 
 PER_RANK = re.compile(
     r"TORCHELASTIC_.*|CUDA_VISIBLE_DEVICES|.*_(IFNAME|HCA|FILE|DIR|PATH|HOME|SOCKET|HOSTID|CACHE)|MASTER_.*|"
-    r"NCCL_(IB_GID_INDEX|NET_GDR_LEVEL|TOPO_FILE)|UCX_NET_DEVICES|TORCH_CPP_LOG_LEVEL|.*_VERSION"
+    r"NCCL_(IB_GID_INDEX|IB_ADDR_RANGE|NET_GDR_LEVEL|TOPO_FILE|MNNVL_(CLIQUE_ID|UUID)|PROXY_CPUSET|IGNORE_CPU_AFFINITY)|"
+    r"UCX_NET_DEVICES|TORCH_CPP_LOG_LEVEL|.*_VERSION"
 )
 """Variables that may differ between nodes or ranks for good reason."""
 
-_PRINTED = re.compile(r"NCCL_DEBUG(_\w+)?")
-"""Variables that change what is printed alone."""
+_OBSERVING = re.compile(
+    r"NCCL_(DEBUG|GRAPH_DUMP|TOPO_DUMP|INSPECTOR|PROFILE|PROFILER|RAS|PROXY_DUMP|SET_THREAD|REPORT|WARN)(_\w+)?|"
+    r"TORCH_NCCL_(DEBUG|DUMP|ENABLE_TIMING|EXTRA_DUMP|LOG|SHOW|TRACE|WAIT_TIMEOUT_DUMP)(_\w+)?"
+)
+"""Variables that change what is printed, dumped or measured alone: on one rank they are a nuisance at most."""
 
 LIKENESS = 0.86
 """How alike two names must be for one to be a slip of the other (difflib); one letter of ten is 0.9 and more."""
@@ -108,7 +112,7 @@ def _unlike(facts: Mapping[int, Facts], site: PreflightSite) -> Iterator[Preflig
             others = f"; the others have {usual[0] or 'none'}" if usual else ""
             what = f"{site.who_does(ranks, 'has', 'have')} {shown}{others}"
             yield PreflightFinding(
-                FAIL if name.startswith(("NCCL_", "TORCH_NCCL_")) and not _PRINTED.fullmatch(name) else WARN,
+                FAIL if name.startswith(("NCCL_", "TORCH_NCCL_")) and not _OBSERVING.fullmatch(name) else WARN,
                 what,
                 "set it alike on all ranks",
                 tuple(ranks),

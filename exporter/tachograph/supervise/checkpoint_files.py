@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,13 @@ from tachograph.files import atomic_file
 
 CHECKSUMS = "SHA256SUMS"
 """The file in a checkpoint's folder with the checksums of the others, as sha256sum(1) writes and checks it."""
+
+CHECKSUM = re.compile(
+    r"(?P<escaped>\\?)(?:(?P<sum>[0-9a-fA-F]{64}) [ *](?P<name>.+)"
+    r"|SHA256 \((?P<tagged>.+)\) = (?P<tag>[0-9a-fA-F]{64}))"
+)
+"""A line of it, in either of sha256sum's forms; one with a backslash in front has a name that is escaped."""
+ESCAPE = re.compile(r"\\(.)")
 
 BLOCK_BYTES = 1 << 20
 
@@ -91,11 +99,17 @@ def _wrong_checksums(path: Path, deadline: float) -> Iterator[str]:
     kept = path / CHECKSUMS
     if not kept.is_file():
         return
-    for line in kept.read_text(encoding="utf-8", errors="replace").splitlines():
-        checksum, _, name = line.partition(" ")
-        file = path / name[1:]  # after a blank or, for what was read as binary, an asterisk
+    for line in kept.read_text(encoding="utf-8", errors="replace").split("\n"):
+        if (found := CHECKSUM.fullmatch(line.rstrip("\r"))) is None:  # sha256sum --check, too, passes over such a line
+            continue
+        name = found["name"] or found["tagged"]
+        if found["escaped"]:
+            name = ESCAPE.sub(lambda one: {"n": "\n", "r": "\r"}.get(one[1], one[1]), name)
+        file, checksum = path / name, (found["sum"] or found["tag"]).lower()
+        if file == kept:  # of an earlier one, as where a folder is saved into a second time
+            continue
         digest = hashlib.sha256()
-        with file.open("rb") as read:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as read:  # noqa: PTH123 - a pipe is not waited for
             while block := read.read(BLOCK_BYTES):
                 digest.update(block)
                 if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
 """Keeps what says why a run stands, before anything of it is ended: the node's findings, boxes, stacks and logs.
 
-A process of its own (`evidence_parts.py`) has 20 s for it: a rank that does not answer, or a file system that hangs,
-delays nothing further.
+A process of its own (`evidence_parts.py`) has 20 s for it, and it alone touches the folder: a rank that does not
+answer, or a file system that hangs, delays nothing further.
 """
 
 from __future__ import annotations
@@ -16,10 +16,6 @@ from tachograph.processes.own_process import own_process
 from tachograph.supervise.run_seen import RunSeen
 
 SECONDS = 20.0
-MOST_KEPT = 20
-"""Folders of evidence in one place; after that no more is kept, as what a person reads first is the first."""
-
-INDEX = "README.txt"
 NOT_KEPT = "not kept: "
 """How a text begins that says why nothing was kept."""
 
@@ -29,12 +25,6 @@ def keep(addresses: Mapping[str, str], run: RunSeen, into: Path, logs: Sequence[
 
     Stacks are of this node's ranks.
     """
-    try:
-        if into.parent.is_dir() and sum(1 for _ in into.parent.iterdir()) >= MOST_KEPT:
-            return f"{NOT_KEPT}{into.parent} already has {MOST_KEPT} folders of evidence; move some away"
-        into.mkdir(mode=0o700, parents=True)
-    except OSError as error:
-        return f"{NOT_KEPT}{into}: {error.strerror or error}"
     here = ("", os.environ.get("SLURMD_NODENAME"))
     asked = {
         "addresses": dict(addresses), "run": run.name, "into": str(into), "logs": [str(path) for path in logs],
@@ -43,13 +33,15 @@ def keep(addresses: Mapping[str, str], run: RunSeen, into: Path, logs: Sequence[
     try:
         process = subprocess.Popen(
             own_process("tachograph.supervise.evidence_parts", json.dumps(asked)), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except OSError as error:
         return f"{NOT_KEPT}{error.strerror or error}"
-    try:
-        process.wait(SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()  # and not waited for: a file system that hangs keeps it
-        return f"{into} has what there was after {SECONDS:.0f} s"
-    return str(into) if (into / INDEX).is_file() else f"{into} has a part of it: the disk may be full"
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            said, _ = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # and not waited for: a file system that hangs keeps it
+            return f"{into} has what there was after {SECONDS:.0f} s"
+    return said or f"{into} has a part of it: the disk may be full"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,15 @@ from typing import Any
 
 from tachograph.collect import capture, collect, exporters
 from tachograph.collect.private_folder import PrivateFolder
-from tachograph.supervise.evidence import INDEX
+from tachograph.supervise.evidence import NOT_KEPT
 from tachograph.supervise.findings import MOST_BYTES, PATH
 from tachograph.text.redact import redact_lines
 from tachograph.triage import elsewhere
 from tachograph.triage import text as triage_text
+
+INDEX = "README.txt"
+MOST_KEPT = 20
+"""Folders of evidence in one place; after that no more is kept, as what a person reads first is the first."""
 
 CAPTURE_SECONDS, STACK_SECONDS = 4.0, 4.0
 MOST_RANKS, MOST_LOGS = 64, 64
@@ -27,9 +32,19 @@ at most 17 + 64 × 0.75 MiB, on a node of 64 ranks."""
 
 
 def main() -> None:
-    """Write the evidence that is asked for, each part on its own; what fails is named in README.txt."""
-    asked: dict[str, Any] = json.loads(sys.argv[1])
+    """Write the evidence that is asked for; say where it is, or why there is none."""
+    sys.stdout.buffer.write(os.fsencode(_keep(json.loads(sys.argv[1]))))
+
+
+def _keep(asked: dict[str, Any]) -> str:
+    """Write each part on its own, and what fails into README.txt; return where that is, or why nothing was kept."""
     into = Path(asked["into"])
+    try:
+        if into.parent.is_dir() and sum(1 for _ in into.parent.iterdir()) >= MOST_KEPT:
+            return f"{NOT_KEPT}{into.parent} already has {MOST_KEPT} folders of evidence; move some away"
+        into.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        return f"{NOT_KEPT}{into}: {error.strerror or error}"
     lines = [f"Evidence of run {asked['run']}, kept before its training was ended."]
     with PrivateFolder(into) as folder:
         for name, part in _parts(asked, into, folder):
@@ -38,6 +53,7 @@ def main() -> None:
             except Exception as error:  # noqa: BLE001 - one part that fails is no reason to lose the others
                 lines.append(f"{name}: failed: {type(error).__name__}: {error}")
         folder.write(INDEX, "".join(f"{line}\n" for line in lines).encode())
+    return str(into)
 
 
 def _parts(asked: dict[str, Any], into: Path, folder: PrivateFolder) -> Iterator[tuple[str, Callable[[], str]]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tachograph.files.unreadable import UNREADABLE
 from tachograph.servers.http_client import HttpError, HttpResponse, KeptPage, without_password
+from tachograph.supervise.journal import MOST_WHOLE
 from tachograph.supervise.run_seen import (
     WITHHELD,
     CheckpointSeen,
@@ -217,7 +218,7 @@ def _run(said: Mapping[str, Any], names: Sequence[str], node: str) -> RunSeen | 
 def _checkpoint(said: Mapping[str, Any]) -> CheckpointSeen:
     path = _text(said["path"])
     return CheckpointSeen(
-        step=int(decode_number(said["step"])),
+        step=_number(said["step"]),
         time=decode_number(said["time"]),
         path="" if path.startswith(WITHHELD) or not is_path(path) else path,
         is_durable=said["durable"] is True,
@@ -228,7 +229,7 @@ def _checkpoint(said: Mapping[str, Any]) -> CheckpointSeen:
 def _rank(said: Mapping[str, Any], node: str, broken: Collection[str]) -> RankSeen:
     """Return a rank of a node, which has these broken GPUs."""
     return RankSeen(
-        rank=int(said["rank"]),
+        rank=_number(said["rank"]),
         restarts=int(said["restarts"]),
         state=_text(said["state"]),
         ended_seconds=_known(said["ended_seconds"]),
@@ -261,8 +262,15 @@ def _text(value: object) -> str:
 
 def _whole(value: object) -> int | None:
     """Return a whole number, None where none is known; raise one of UNREADABLE."""
-    number = _known(value)
-    return None if number is None else int(number)
+    return None if _known(value) is None else _number(value)
+
+
+def _number(value: object) -> int:
+    """Return a whole number that the journal takes: beyond it an entry is none. Raise one of UNREADABLE."""
+    number = int(decode_number(value))
+    if abs(number) > MOST_WHOLE:
+        raise ValueError(f"{number:.3g} is too large for a step or a rank")
+    return number
 
 
 def _known(value: object) -> float | None:

@@ -120,7 +120,12 @@ class Journal:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder, self.path = folder, folder / NAME
         self._clock = clock
-        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if self.path.is_symlink():
+            raise OSError(
+                f"{NAME} is a link and not a regular file: anyone who may write to the folder can have made it"
+            )
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.descriptor = os.open(self.path, flags, 0o600)
         try:
             if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
                 raise OSError(f"{NAME} is not a regular file")

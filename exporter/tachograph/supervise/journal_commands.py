@@ -17,7 +17,7 @@ from tachograph.command_line import CommandParser
 from tachograph.files import atomic_file
 from tachograph.supervise import history, journal
 from tachograph.supervise.journal import DECISION, ENDED, INTENT, OUTCOME, SUPERVISOR, Entry
-from tachograph.supervise.permission import CONFIRMATIONS
+from tachograph.supervise.permission import CONFIRMATIONS, is_confirmed
 from tachograph.supervise.totals import ASKED
 from tachograph.text.printable import printable
 from tachograph.text.wrapping import fitted
@@ -112,6 +112,9 @@ def confirm(words: Sequence[str]) -> int:
         folder.mkdir(mode=0o700, exist_ok=True)
         said = {"by": os.getuid(), "time": time.time()}
         atomic_file.replace(folder / given.id, json.dumps(said).encode() + b"\n", 0o600)
+        if not is_confirmed(path.parent, given.id):
+            say(f"not confirmed: {folder} is another user's or a link, or others may write to it: remove it")
+            return 1
     except OSError as error:
         say(f"not confirmed: {path}: {error.strerror or error}; --state names the folder of the journal")
         return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -97,9 +98,18 @@ class Permission:
 
 
 def is_confirmed(folder: Path, number: str) -> bool:
-    """Return whether the answer to a question is there: a file of root's or of the journal's owner, in its folder."""
+    """Return whether the answer to a question is there: a file of root's or of the journal's owner, in their folder.
+
+    Whoever else may write to the journal's folder could move a file of theirs into one of his own.
+    """
     try:
-        found = (folder / CONFIRMATIONS / number).lstat()
-        return stat.S_ISREG(found.st_mode) and found.st_uid in owners(folder / NAME)
+        owned = owners(folder / NAME)
+        place = os.open(folder / CONFIRMATIONS, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            around, found = os.fstat(place), os.stat(number, dir_fd=place, follow_symlinks=False)
+        finally:
+            os.close(place)
     except OSError:
         return False
+    is_theirs = around.st_uid in owned and not around.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return is_theirs and stat.S_ISREG(found.st_mode) and found.st_uid in owned

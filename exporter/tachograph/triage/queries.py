@@ -63,6 +63,9 @@ TEMPLATES: Mapping[str, str] = {
     "not_finite": "topk(8, rank:loss_nonfinite_first:step{$run})",
     "differing": "topk(8, rank:invariant_culprit:info{$run})",
     "speed_loss": "max by (run, unit) (run:speed_loss:ratio{$run})",
+    "lost": 'topk(3, sum by (run, cause) (sum_over_time(run:lost_seconds:rate2m{$run,cause!~"collective|data"}[30m])) '
+    "/ on (run) group_left () (sum_over_time(run:productive_seconds:rate2m{$run}[30m]) "
+    "+ on (run) sum by (run) (sum_over_time(run:lost_seconds:rate2m{$run}[30m]))) > 0.1)",
     "phases": "run:phase_seconds:median{$run}",
     "phases_before": "quantile_over_time(0.3, run:phase_seconds:median{$run}[30m])",
     "slow_cause": "run:slowdown_cause:info{$run}",

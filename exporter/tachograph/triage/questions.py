@@ -120,6 +120,8 @@ def _speed(facts: Facts) -> Iterator[str]:
     for unit, loss in facts.by("speed_loss", "unit").items():
         if loss > 0.01:
             yield f"{humanize.percent(loss)} slower than usual, by {'MFU' if unit == 'mfu' else unit}"
+    for lost_to, share in facts.by("lost", "cause").items():
+        yield f"{humanize.percent(share)} of the last half hour was lost to {lost_to}"
     phases, before = facts.by("phases", "phase"), facts.by("phases_before", "phase")
     if phases:
         parts = (

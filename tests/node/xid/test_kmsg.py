@@ -69,6 +69,7 @@ LINK_5 = "(0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)"
         (f"145, pid=4711, name=python3, RLW_RXPIPE Nonfatal XC0 i0 Link 13 {LINK_5}", True),
         (f"145, pid='<unknown>', name=<unknown>, RLW_RXPIPE Nonfatal XC0 i0 Link 13 {LINK_5}", True),
         ("145, RLW_RXPIPE Nonfatal", True),
+        ("149, NETIR LINK EVT 3 Nonfatal XC0 i0 Link 03", True),
         ("150, MSE Non-fatal XC0 i0 Link 00 (0x00000001)", True),
         ("149, NETIR_LINK_EVT Fatal XC0 i1 Link 00 (0x025001c6 0x00000000)", True),
         ("145, pid=4, name=<unknown>, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000002)", True),

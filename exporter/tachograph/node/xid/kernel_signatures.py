@@ -39,9 +39,9 @@ SIGNATURES = (
     _row(
         "segfault",
         ("native_crash_kernel",),
-        # arch/x86/mm/fault.c, arch/x86/kernel/traps.c
-        rf"{_NAME}\[\d+\]: segfault at "
-        rf"|traps: {_NAME}\[\d+\] (?:general protection|trap (?:invalid opcode|divide error))",
+        # arch/x86/mm/fault.c, arch/x86/kernel/traps.c, arch/arm64/kernel/traps.c
+        rf"{_NAME}\[\d+\]: (?:segfault at |unhandled exception: [^,]{{1,80}}, ESR 0x)"
+        rf"|traps: {_NAME}\[\d+\] (?:general protection|trap (?:\w{{1,16}} ){{1,4}}ip:)",
     ),
     _row(
         "hung_task",
@@ -70,21 +70,30 @@ SIGNATURES = (
     _row(
         "filesystem",
         ("filesystem_damaged",),
-        # fs/ext4/super.c, fs/xfs
+        # fs/ext4/super.c, fs/jbd2/journal.c, fs/xfs, fs/btrfs
         r"EXT4-fs (?:error \(device |\(\S{1,64}\): Remounting filesystem read-only)"
+        r"|Aborting journal on device "
+        r"|BTRFS:? (?:error|critical) \(device |BTRFS info \(device [^)]{1,80}\): forced readonly"
+        r"|BTRFS warning \(device [^)]{1,80}\): csum failed "
         r"|XFS \(\S{1,64}\): (?i:.{0,80}(?:corruption|I/O error|internal error|shutdown|shutting down))",
     ),
     _row(
         "disk",
         ("disk_failed",),
-        # block/blk-core.c, fs/buffer.c, drivers/nvme/host/pci.c
-        r"(?:blk_update_request: |print_req_error: )?(?:critical \w+|I/O|recoverable transport) error, dev \S+, sector "
-        r"|Buffer I/O error on dev|nvme nvme\d+: (?:I/O .{1,80}timeout, |controller is down; will reset)",
+        # block/blk-core.c, fs/buffer.c, drivers/nvme/host/pci.c, drivers/md
+        r"(?:blk_update_request: |print_req_error: )?"
+        r"(?:critical \w+|I/O|recoverable transport|protection|timeout) error, dev \S+, sector "
+        r"|Buffer I/O error on dev|md/raid\d{0,2}:\S{1,64}: Disk failure on "
+        r"|nvme nvme\d+: (?:I/O .{1,80}timeout, |controller is down; will reset|Removing after probe failure"
+        r"|Device not ready; aborting)",
     ),
     _row(
         "memory_failure",
-        ("machine_check",),
-        r"Memory failure: 0x[0-9a-f]+: (?:Sending SIGBUS to|Killing) ",  # mm/memory-failure.c
+        ("machine_check", "edac_uncorrected"),
+        # mm/memory-failure.c, drivers/edac/edac_mc.c, arch/x86/kernel/cpu/mce/core.c
+        r"Memory failure: 0x[0-9a-f]+: (?:Sending SIGBUS to|Killing) "
+        r"|EDAC MC\d{1,4}: \d{1,9} UE |mce: Uncorrected hardware memory error "
+        r"|mce: \[Hardware Error\]: CPU \d{1,5}: Machine Check Exception: ",
     ),
     _row(
         "gpu_init",

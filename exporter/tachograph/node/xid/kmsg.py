@@ -37,7 +37,7 @@ _PROCESS = re.compile(
 # How bad an Xid is, where the text says so, and whether it was injected for a test (i1). Spellings: "145, RLW_RXPIPE
 # Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)" · "149, NETIR_LINK_EVT  Fatal   XC0 i0 …" · "74, pid=…, name=…,
 # NVLink: fatal error detected on link 14(…". It is matched with one blank between words and no punctuation there.
-_SEVERITY = re.compile(r" ?(?:[\w/.-]+ ){0,2}?(non[- _]?fatal|fatal)\b(?: XC\d+ i(\d+)\b)?", re.IGNORECASE)
+_SEVERITY = re.compile(r" ?(?:[\w/.-]+ ){0,4}?(non[- _]?fatal|fatal)\b(?: XC\d+ i(\d+)\b)?", re.IGNORECASE)
 _BETWEEN_WORDS = re.compile(r"(?:[\s,:;|=()\[\]{}<>'\"]|\\x09|\\xc2\\xa0)+", re.IGNORECASE)
 _SEVERITY_WITHIN = 256  # characters, padding included
 # A GPU that is gone when the driver looks for it is reported without an Xid.
