@@ -127,7 +127,7 @@ def test_what_is_no_longer_scraped_is_named(stack: Stack, doctor: Doctor) -> Non
     """An exporter that nothing scrapes, with the name that rules expect; then one at a wrong address."""
     stack.aim("tachograph", {})
     said = "FAIL rules read the job tachograph, and nothing is scraped by that name – name a job of scrape_configs so"
-    lines = until(doctor, lambda lines: bool(wrong(lines)), 60)
+    lines = until(doctor, lambda lines: bool(wrong(lines)), 120)
     assert [line[: len(said)] for line in wrong(lines)] == [said]
     stack.aim("tachograph", {stack.node: "127.0.0.1:1"})
     lines = until(doctor, lambda lines: len(wrong(lines)) == 2, 60)
@@ -161,7 +161,7 @@ def test_a_socket_that_may_not_be_used(
         folder.chmod(0o755)
         flags = ["--no-gpu", "--web.listen-address", url.removeprefix("http://"), "--socket", str(folder / "rank.sock")]
         child = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 90)
         monkeypatch.setenv("TACHOGRAPH_SOCKET", str(folder / "rank.sock"))
         assert main(["--exporter", url]) == 0
         assert "mode 0666" in capsys.readouterr().out
@@ -277,7 +277,7 @@ def test_an_alertmanager_without_our_routes(
             programs["alertmanager"], f"--config.file={path}", f"--storage.path={tmp_path / 'data'}",
             f"--web.listen-address={address}", "--cluster.listen-address=",
         ])  # fmt: skip
-        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
         assert (
             main(["--exporter", "http://127.0.0.1:1", "--alertmanager", f"http://{address}", "--send-test-page"]) == 1
         )
@@ -308,7 +308,7 @@ def test_a_receiver_that_nobody_answers_for(
             programs["alertmanager"], f"--config.file={path}", f"--storage.path={tmp_path / 'data'}",
             f"--web.listen-address={address}", "--cluster.listen-address=",
         ])  # fmt: skip
-        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
 
         def run() -> tuple[int, list[str]]:
             return main(asked), capsys.readouterr().out.splitlines()
@@ -363,7 +363,7 @@ def test_the_socket_of_another_node_is_not_looked_for_here(
             str(tmp_path / "other.sock"),
         ]
         child = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 90)
         assert main(["--exporter", url, "--json"]) == 0
         checks = conforms("doctor", capsys.readouterr().out)["checks"]
         assert checks[0]["what"].startswith("socket: it is on 127.0.0.1, and this machine is ")

@@ -293,7 +293,7 @@ def test_what_cannot_be_opened(exporter: Any, tmp_path: Any, flags: tuple[str, .
     filled = [flag.format(folder=tmp_path, taken=exporter.url.rpartition(":")[2]) for flag in flags]
     done = subprocess.run(
         [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--log.level=error",
-         "--web.listen-address=127.0.0.1:0", *filled], capture_output=True, text=True, check=False, timeout=20,
+         "--web.listen-address=127.0.0.1:0", *filled], capture_output=True, text=True, check=False, timeout=90,
     )  # fmt: skip
     assert done.returncode == 1
     assert words in done.stderr
@@ -307,7 +307,7 @@ def test_configuration_faults_are_told_at_once(tmp_path: Any) -> None:
     file.write_text("gpu:\n  interval: soon\nlimits:\n  rank: 3\n")
     done = subprocess.run(
         [sys.executable, "-m", "tachograph", "exporter", f"--config={file}", "--web.listen-address=10024", "--colour"],
-        capture_output=True, text=True, check=False, timeout=20,
+        capture_output=True, text=True, check=False, timeout=90,
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.splitlines() == [

@@ -84,7 +84,7 @@ def test_the_job_may_be_without_targets(programs: Mapping[str, Path], tmp_path: 
         file.write_text(file.read_text().replace("# - targets", "- targets").replace("[]\n", ""))
         assert yaml.safe_load(file.read_text()) == [{"targets": ["node-1:9400"]}]
     command = [programs["promtool"], "check", "config", tmp_path / "p/prometheus.yml"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -143,7 +143,7 @@ def test_who_never_boarded(run: Callable[[str, int], Job], exporter: Any) -> Non
         talk = next(talk for talk in exporter.talks if talk.of("hello")[0]["rank"] == rank)
         return next(filter(stands, talk.of("state")), None)
 
-    exporter.wait_for(where=lambda frame: frame["phase"] == "data", deadline=30)
+    exporter.wait_for(where=lambda frame: frame["phase"] == "data")
     victim = culprit = None
     while victim is None or culprit is None:
         exporter.next_state()
@@ -175,7 +175,7 @@ def test_who_stopped_first_in_a_mesh(run: Callable[[str, int], Job], exporter: A
     def stands(frames: list[dict[str, Any]]) -> bool:
         return bool(frames) and frames[-1]["time"] - frames[-1].get("progress_time", math.inf) > 1
 
-    exporter.wait_for(where=lambda frame: frame["step"] is not None, deadline=30)
+    exporter.wait_for(where=lambda frame: frame["step"] is not None)
     while not (len(exporter.talks) == 4 and all(stands(talk.of("state")) for talk in exporter.talks)):
         exporter.next_state()
     entered = {

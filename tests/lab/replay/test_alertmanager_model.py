@@ -189,7 +189,7 @@ class started:  # noqa: N801
     def __enter__(self) -> str:
         self.children.__enter__()
         child = self.children.start("alertmanager", self.command)
-        child.wait_until(lambda: answers(f"{self.url}/-/ready"), 10)
+        child.wait_until(lambda: answers(f"{self.url}/-/ready"), 90)
         return self.url
 
     def __exit__(self, *error: Any) -> None:
@@ -210,7 +210,7 @@ def send(url: str, moment: float, began: float) -> None:
     request = urllib.request.Request(
         f"{url}/api/v2/alerts", json.dumps(content).encode(), {"Content-Type": "application/json"}
     )
-    urllib.request.urlopen(request, timeout=5).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 @pytest.fixture(scope="module")
