@@ -14,13 +14,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
+from tachograph.files.shipped import read_yaml
 from tachograph_lab.processes import Children, answers, free_port
 from tests.http_servers import serving
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+SERVICES: dict[str, Any] = read_yaml(ROOT / "docker-compose.yml")["services"]
 
 
 def check(service: str) -> list[str]:

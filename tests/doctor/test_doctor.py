@@ -247,7 +247,7 @@ def test_a_prometheus_that_is_set_up_wrongly(
         def scraped(lines: list[str]) -> bool:
             return len(wrong(lines)) >= 7 and any(", first node-1: " in line for line in lines)
 
-        lines = wrong(until(run, scraped, 60))
+        lines = wrong(until(run, scraped, 120))
     assert len(lines) == 7, lines
     for line, words in zip(
         lines,
@@ -313,7 +313,7 @@ def test_a_receiver_that_nobody_answers_for(
         def run() -> tuple[int, list[str]]:
             return main(asked), capsys.readouterr().out.splitlines()
 
-        lines = until(run, lambda lines: any("do not arrive" in line for line in lines), 30)
+        lines = until(run, lambda lines: any("do not arrive" in line for line in lines), 120)
     (said,) = (line for line in lines if "by webhook" in line)
     assert said.startswith("FAIL notifications by webhook do not arrive: ")
 
@@ -432,7 +432,7 @@ def test_a_level_is_asked_for_its_own_groups(tmp_path: Path) -> None:
 
         def rules(self) -> list[LoadedRule]:
             texts = [text for name, text in files.items() if name.startswith(f"{self._level}/rules/")]
-            groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
+            groups = [group for text in texts for group in yaml.load(text, yaml.CSafeLoader)["groups"]]
             return [
                 LoadedRule(group["name"], rule.get("record") or rule["alert"], rule["expr"], "ok", "")
                 for group in groups

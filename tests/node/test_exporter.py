@@ -50,14 +50,17 @@ def witness(exporter: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     assert speaker.hello() == {"ok": True, "last_step": None}
     speaker.state({"tokens_total": 100, "loss": 1.5})
     yield speaker
-    speaker.state({"tokens_total": 12345, "loss": 0.25}, step=77)
     labels = {"run": speaker.run, "rank": 3}
-    exporter.eventually(lambda: exporter.scrape().value("train_tokens_total", **labels) == 12345)
-    scrape = exporter.scrape()
+
+    def shown() -> Any:
+        speaker.state({"tokens_total": 12345, "loss": 0.25}, step=77)  # each time: it is not to look frozen
+        scrape = exporter.scrape()
+        is_up = scrape.value("rank_up", **labels) == scrape.value("rank_state", state="running", **labels) == 1
+        return scrape if is_up and scrape.value("train_tokens_total", **labels) == 12345 else None
+
+    scrape = exporter.eventually(shown)
     assert scrape.value("train_loss", **labels) == 0.25
     assert scrape.value("train_step", **labels) == 77
-    assert scrape.value("rank_up", **labels) == 1
-    assert scrape.value("rank_state", state="running", **labels) == 1
     speaker.bye()
     speaker.close()
 
