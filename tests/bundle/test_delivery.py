@@ -73,17 +73,15 @@ routes:
 
 
 @pytest.mark.parametrize(
-    "configuration",
+    "change",
     [
-        merged(in_front({"matchers": ["severity = critical"], "receiver": "oncall"})),
-        merged(lambda found: found.update(route=yaml.safe_load(STRANGE))),
+        in_front({"matchers": ["severity = critical"], "receiver": "oncall"}),
+        lambda found: found.update(route=yaml.safe_load(STRANGE)),
     ],
 )
-def test_receivers_are_those_of_amtool(
-    programs: Mapping[str, Path], tmp_path: Path, configuration: dict[str, Any]
-) -> None:
+def test_receivers_are_those_of_amtool(programs: Mapping[str, Path], tmp_path: Path, change: Change) -> None:
     """In each notation of matchers, with and without `continue`, with labels that are missing."""
-    path = tmp_path / "alertmanager.yml"
+    configuration, path = merged(change), tmp_path / "alertmanager.yml"
     path.write_text(yaml.safe_dump(configuration), encoding="utf-8")
     for alert in list(delivery.synthetic_alerts())[::11]:
         labels = [f"{name}={value}" for name, value in alert.items()]
