@@ -11,6 +11,7 @@ import re
 import resource
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -420,6 +421,7 @@ def test_a_crowd_of_idle_connections(exporter: Any) -> None:
 def test_no_descriptor_is_left(exporter: Any, spare: int) -> None:
     """Out of descriptors the log has one line and no traceback, a scrape still succeeds, and there is no busy loop."""
     most = len(os.listdir(f"/proc/{exporter.process.pid}/fd")) + spare  # noqa: PTH208
+    began = time.monotonic()
     with descriptors(exporter, most), contextlib.ExitStack() as crowd:
         for _ in range(40):
             crowd.enter_context(socket.create_connection(address(exporter), DEADLINE)).send(b"GET")
@@ -430,7 +432,8 @@ def test_no_descriptor_is_left(exporter: Any, spare: int) -> None:
             return 0
 
         exporter.eventually(lambda: refused() > 3)
-    assert refused() < 1000, "each turn of a loop that spins is a refusal"
+    a_second = refused() / (time.monotonic() - began)
+    assert a_second < 1000, "each turn of a loop that spins is a refusal"
     log = exporter.log.read_text()
     assert log.count("HTTP connections cannot be accepted") == 1
     assert "Traceback" not in log
@@ -452,7 +455,7 @@ MALFORMED = (
 
 def test_a_storm_of_malformed_requests(exporter: Any) -> None:
     """Invalid HTTP causes no traceback, and one log line per cause and minute; scrapes continue."""
-    before = exporter.log.read_text()
+    before, began = exporter.log.read_text(), time.monotonic()
     for number in range(300):
         with socket.create_connection(address(exporter), DEADLINE) as client, contextlib.suppress(ConnectionError):
             client.sendall(MALFORMED[number % len(MALFORMED)])
@@ -462,7 +465,7 @@ def test_a_storm_of_malformed_requests(exporter: Any) -> None:
     assert exporter.get("/metrics")[0] == 200
     log = exporter.log.read_text()[len(before) :]
     assert "Traceback" not in log
-    assert 1 <= len(log.splitlines()) <= 4, log
+    assert 1 <= len(log.splitlines()) <= 4 * (1 + (time.monotonic() - began) // 60), log
 
 
 @pytest.mark.parametrize(
