@@ -130,7 +130,8 @@ Each has a third of them: what is a worker's alone must not last until long afte
 LONG = (
     *(path for paths in TOGETHER for path in paths), "tests/e2e/", "tests/supervise/test_containers",
     "tests/supervise/test_killed", "tests/supervise/test_plans", "tests/runbooks/test_live", "tests/top/test_live",
-    "tests/lab/live/",
+    "tests/lab/live/", "tests/lab/replay/test_alertmanager_model", "tests/node/gpu/test_watch",
+    "tests/preflight/test_runner",
 )  # fmt: skip
 """What takes long with few tests, most of it waiting: begun late, it would leave the other workers idle at the end."""
 

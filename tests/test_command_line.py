@@ -79,7 +79,7 @@ def test_every_text_is_wrapped(command: str) -> None:
 def test_what_a_program_without_a_log_prints_names_us() -> None:
     """A warning on standard error, where nothing else says whose it is."""
     program = "from tachograph.client.core.notice import notice; notice('a', 'no exporter', OSError('gone'))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=90)
     assert done.stderr == "tachograph: no exporter: OSError('gone')\n"
 
 

@@ -64,7 +64,7 @@ class Alertmanager:
         request = urllib.request.Request(
             self.url + path, json.dumps(content).encode(), {"Content-Type": "application/json"}
         )
-        urllib.request.urlopen(request, timeout=5).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def running(program: Path, folder: Path, configuration: str, *flags: str) -> Ite
     with Children(folder) as children:
         flags = flags or (NO_CLUSTER,)
         child = children.start("alertmanager", [*command, f"--web.listen-address=127.0.0.1:{port}", *flags])
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 90)
         yield Alertmanager(url)
 
 

@@ -20,7 +20,7 @@ RECEIVER = {"critical": "page", "warning": "ticket", "info": "null", "none": "wa
 
 def amtool(programs: Mapping[str, Path], *arguments: str | Path) -> str:
     """Run amtool; fail with its output unless it succeeds."""
-    done = subprocess.run([programs["amtool"], *arguments], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([programs["amtool"], *arguments], capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

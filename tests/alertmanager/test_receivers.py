@@ -60,7 +60,7 @@ def mail_server() -> Iterator[MailServer]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(20)
+        thread.join(60)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def delivered(
             programs["alertmanager"], tmp_path / "am", f"{head}{shipped}\nreceivers:{offered}"
         ) as running:
             running.raise_alerts(alerts, annotations, seconds_ago=60)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 90
             while (len(receiver.bodies) < 2 or not mail_server.mails) and time.monotonic() < deadline:
                 time.sleep(0.02)
         bodies = [json.loads(body) for body in receiver.bodies]

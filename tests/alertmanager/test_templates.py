@@ -70,7 +70,7 @@ class Render:
                 f"--template.glob={ROOT / 'alertmanager/templates/*.tmpl'}",
                 '--template.text={{ template "tachograph.' + template + '" . }}',
             ],
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()

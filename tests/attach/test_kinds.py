@@ -10,6 +10,7 @@ import pytest
 
 KINDS = Path(__file__).with_name("kinds.py")
 STEPS, SLEEP, RATE = 12, 0.004, 0.015625
+GENERATES, REWARDS = 0.5, 0.3
 
 pytestmark = pytest.mark.torch
 
@@ -94,10 +95,10 @@ def test_evaluations_are_seen(told: Any, name: str) -> None:
 def test_generation_is_told_apart_from_training(told: Any) -> None:
     """Samples and their rewards have phases of their own: neither steps nor goodput's lost seconds hold them."""
     metrics = told["generated"]["metrics"]
-    assert metrics["phase_seconds_total"]["generate"] > 4 * 0.05
-    assert metrics["phase_seconds_total"]["reward"] > 3 * 0.03
-    assert metrics["phase_seconds_total"]["forward"] < STEPS * 5 * SLEEP
-    assert told["generated"]["seconds"] < STEPS * 5 * SLEEP
+    assert metrics["phase_seconds_total"]["generate"] > 4 * GENERATES
+    assert metrics["phase_seconds_total"]["reward"] > 3 * REWARDS
+    assert metrics["phase_seconds_total"]["forward"] < 3 * REWARDS
+    assert told["generated"]["seconds"] < 3 * REWARDS
     assert sum(metrics["lost_seconds_total"].values()) == pytest.approx(
         metrics["lost_seconds_total"]["init"] + metrics["lost_seconds_total"]["data"], abs=0.01
     )

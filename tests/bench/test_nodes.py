@@ -118,7 +118,7 @@ def talk(here, there):
         subprocess.Popen([*network.within(mine), *words, mine, theirs, hears])
         for mine, theirs, hears in (("here", "there", here), ("there", "here", there))
     ]
-    assert [each.wait(30) for each in both] == [0, 0], (here, there)
+    assert [each.wait(90) for each in both] == [0, 0], (here, there)
 
 talk("hears", "hears")
 network.lose("there", 100, ["here"])

@@ -19,7 +19,7 @@ from tachograph.bisect.command import main
 from tachograph.bisect.trial import run
 from tests.schemas import conforms
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 BISECT = (sys.executable, "-m", "tachograph", "bisect")
 
 FLEEING = """

@@ -23,7 +23,7 @@ CHOICES = [chosen for count in (0, 1, 2, len(OLD)) for chosen in combinations(OL
 
 
 def amtool(programs: Mapping[str, Path], *arguments: str | Path) -> str:
-    done = subprocess.run([programs["amtool"], *arguments], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([programs["amtool"], *arguments], capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

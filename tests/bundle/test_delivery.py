@@ -73,23 +73,21 @@ routes:
 
 
 @pytest.mark.parametrize(
-    "configuration",
+    "change",
     [
-        merged(in_front({"matchers": ["severity = critical"], "receiver": "oncall"})),
-        merged(lambda found: found.update(route=yaml.safe_load(STRANGE))),
+        in_front({"matchers": ["severity = critical"], "receiver": "oncall"}),
+        lambda found: found.update(route=yaml.safe_load(STRANGE)),
     ],
 )
-def test_receivers_are_those_of_amtool(
-    programs: Mapping[str, Path], tmp_path: Path, configuration: dict[str, Any]
-) -> None:
+def test_receivers_are_those_of_amtool(programs: Mapping[str, Path], tmp_path: Path, change: Change) -> None:
     """In each notation of matchers, with and without `continue`, with labels that are missing."""
-    path = tmp_path / "alertmanager.yml"
+    configuration, path = merged(change), tmp_path / "alertmanager.yml"
     path.write_text(yaml.safe_dump(configuration), encoding="utf-8")
     for alert in list(delivery.synthetic_alerts())[::11]:
         labels = [f"{name}={value}" for name, value in alert.items()]
         done = subprocess.run(
             [programs["amtool"], "config", "routes", "test", f"--config.file={path}", *labels],
-            capture_output=True, text=True, check=True, timeout=30,
+            capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
         assert delivery.receivers(configuration, alert) == done.stdout.strip().split(","), alert
 
@@ -113,20 +111,20 @@ def test_inhibitions_are_those_of_a_real_alertmanager(programs: Mapping[str, Pat
             f"--storage.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
             "--cluster.listen-address=",
         ])  # fmt: skip
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 90)
         body = json.dumps([{"labels": labels} for labels in (source, *targets)]).encode()
         request = urllib.request.Request(f"{url}/api/v2/alerts", body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=5).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
         def silenced() -> list[bool]:
-            with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=5) as response:
+            with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=60) as response:
                 found = {json.dumps(one["labels"], sort_keys=True): one["status"] for one in json.load(response)}
             states = [found.get(json.dumps(labels, sort_keys=True), {"state": "unprocessed"}) for labels in targets]
             if any(state["state"] == "unprocessed" for state in states):
                 return []
             return [bool(state["inhibitedBy"]) for state in states]
 
-        child.wait_until(lambda: any(silenced()), 30)
+        child.wait_until(lambda: any(silenced()), 90)
         real = silenced()
     rules = configuration["inhibit_rules"]
     assert [any(delivery.mutes(rule, source, target) for rule in rules) for target in targets] == real

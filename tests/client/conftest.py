@@ -247,7 +247,7 @@ class Process:
 
     def end(self) -> tuple[int, str]:
         """Return exit status and stderr."""
-        _, errors = self.popen.communicate(timeout=30)
+        _, errors = self.popen.communicate(timeout=90)
         return self.popen.returncode, errors
 
 

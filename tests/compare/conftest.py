@@ -114,7 +114,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
             programs["prometheus"], f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
             "--storage.tsdb.retention.time=1y", f"--web.listen-address={address}",
         ])  # fmt: skip
-        prometheus.wait_until(lambda: answers(f"http://{address}/-/ready"), 20)
+        prometheus.wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
         yield Recorded(f"http://{address}", began + HOUR)
 
 

@@ -30,7 +30,7 @@ def compose(*arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=90,
     )
     assert done.returncode == 0, done.stderr
     assert "level=warning" not in done.stderr, done.stderr
@@ -153,7 +153,7 @@ def test_every_flag_exists(services: dict[str, Json], name: str, program: str) -
         command = [binaries.find("sid")[program], "--help"]
     except binaries.BinariesUnavailable as error:
         pytest.skip(str(error))
-    help_text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    help_text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
     known = set(re.findall(r"--(?:\[no-\])?([a-z][a-z0-9._-]*)", help_text.stdout + help_text.stderr))
     flags = [word.partition("=")[0].removeprefix("--") for word in services[name]["command"]]
     assert flags

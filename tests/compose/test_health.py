@@ -14,13 +14,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
+from tachograph.files.shipped import read_yaml
 from tachograph_lab.processes import Children, answers, free_port
 from tests.http_servers import serving
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+SERVICES: dict[str, Any] = read_yaml(ROOT / "docker-compose.yml")["services"]
 
 
 def check(service: str) -> list[str]:
@@ -33,7 +33,7 @@ def check(service: str) -> list[str]:
 def checked(port: int) -> int:
     """Return the exit status of the exporter's check, on a port that is free here."""
     command = [word.replace("10024", str(port)) for word in check("exporter")]
-    return subprocess.run(command, check=False, capture_output=True, timeout=30).returncode
+    return subprocess.run(command, check=False, capture_output=True, timeout=90).returncode
 
 
 def test_image_and_compose_check_alike() -> None:
@@ -58,7 +58,7 @@ def test_a_ready_exporter_is_healthy(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", f"--web.listen-address=127.0.0.1:{port}"]
     with Children(tmp_path / "logs") as children:
         child = children.start("exporter", [*command, f"--socket={tmp_path / 'rank.sock'}"])
-        child.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 20)
+        child.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 90)
         assert checked(port) == 0
 
 
@@ -90,9 +90,9 @@ def test_a_job_without_ranks_has_ended() -> None:
         while healthy and not Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text(encoding="ascii"):
             assert parent.poll() is None
         done = subprocess.run(
-            command, env={"PARENT": str(parent.pid), "PATH": "/bin:/usr/bin"}, check=False, timeout=30
+            command, env={"PARENT": str(parent.pid), "PATH": "/bin:/usr/bin"}, check=False, timeout=90
         )
         parent.stdin.close()
         parent.stdout.close()
-        parent.wait(30)
+        parent.wait(90)
         assert (done.returncode == 0) is healthy

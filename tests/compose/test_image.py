@@ -124,7 +124,7 @@ def test_make_lock_is_what_wrote_the_locks() -> None:
 
     The package for distributions with Python 3.10 has a lock of its own.
     """
-    done = subprocess.run(["make", "-n", "lock"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(["make", "-n", "lock"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stderr
     image = re.search(r"python:(3\.\d+)\.", DOCKERFILE)
     assert image

@@ -143,7 +143,7 @@ def test_the_exporter_answers_the_probes(program: Path, tmp_path: Path) -> None:
         child.wait_until(lambda: "msg=serving" in child.log.read_text(encoding="utf-8"), 60)
         for probe in ("readinessProbe", "livenessProbe"):
             path = exporter[probe]["httpGet"]["path"]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
                 assert answer.status == 200
 
 

@@ -134,9 +134,9 @@ def scraped(program: Path, programs: Mapping[str, Path], tmp_path_factory: pytes
                 f"--storage.tsdb.path={folder / 'data'}",
             ],
         )
-        prometheus.wait_until(partial(answers, f"http://127.0.0.1:{own}/-/ready"), 30)
+        prometheus.wait_until(partial(answers, f"http://127.0.0.1:{own}/-/ready"), 90)
         api = Prometheus(f"http://127.0.0.1:{own}")
-        prometheus.wait_until(lambda: len(api.instant("count_over_time(up[1m]) >= 3")) == len(SCRAPES), 30)
+        prometheus.wait_until(lambda: len(api.instant("count_over_time(up[1m]) >= 3")) == len(SCRAPES), 90)
         up = {each.labels["job"]: each.value for each in api.instant("max_over_time(up[1m])")}
         yield cluster, port, up, exporter
 
@@ -154,7 +154,7 @@ def test_the_kubelet_sees_that_the_exporter_listens(scraped: Any) -> None:
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["tcpSocket"] == {"port": "metrics"}
         before = exporter.log.read_text(encoding="utf-8")
-        socket.create_connection(("127.0.0.1", port), timeout=20).close()
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
         assert exporter.log.read_text(encoding="utf-8") == before
 
 
@@ -171,7 +171,7 @@ def test_with_tls_alone_the_kubelet_asks_as_before(program: Path, tmp_path: Path
         for probe in ("readinessProbe", "livenessProbe"):
             asked = cluster.pod["containers"][0][probe]["httpGet"]
             url = f"{asked['scheme'].lower()}://127.0.0.1:{port}{asked['path']}"
-            with urllib.request.urlopen(url, timeout=20, context=anyone) as answer:
+            with urllib.request.urlopen(url, timeout=60, context=anyone) as answer:
                 assert answer.status == 200
     (monitor,) = of_kind(cluster.objects, "PodMonitor").values()
     assert monitor["spec"]["podMetricsEndpoints"][0]["tlsConfig"] == {"serverName": NAME, "insecureSkipVerify": True}

@@ -34,7 +34,7 @@ for _ in range(10_000):
 def hook(folder: Path, context: str, **job: str) -> int:
     """Run the prolog or the epilog as slurmd does: no PATH, its own variables alone."""
     environment = {"TACHOGRAPH_JOBS": str(folder), "SLURM_SCRIPT_CONTEXT": f"{context}_slurmd", **job}
-    done = subprocess.run([HOOKS / "tachograph-jobs"], env=environment, capture_output=True, timeout=20, check=False)
+    done = subprocess.run([HOOKS / "tachograph-jobs"], env=environment, capture_output=True, timeout=90, check=False)
     assert (done.stdout, done.stderr) == (b"", b"")
     return done.returncode
 
@@ -79,7 +79,7 @@ def test_it_never_fails(tmp_path: Path, job: Mapping[str, str]) -> None:
 )
 def test_a_run_is_named_after_its_job(job: Mapping[str, str], run: str) -> None:
     done = subprocess.run(
-        [HOOKS / "task-prolog"], env=dict(job), capture_output=True, text=True, timeout=20, check=False
+        [HOOKS / "task-prolog"], env=dict(job), capture_output=True, text=True, timeout=90, check=False
     )
     assert (done.returncode, done.stdout) == (0, run)
 
@@ -175,7 +175,7 @@ class Cluster:
         """Wait for a line of the exporter's page that has all parts; return it."""
         deadline = time.monotonic() + DEADLINE
         while True:
-            with urllib.request.urlopen(self._url, timeout=10) as page:
+            with urllib.request.urlopen(self._url, timeout=90) as page:
                 lines = page.read().decode().splitlines()
             found = next((line for line in lines if all(part in line for part in parts)), None)
             if found is not None:

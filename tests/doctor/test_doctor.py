@@ -127,7 +127,7 @@ def test_what_is_no_longer_scraped_is_named(stack: Stack, doctor: Doctor) -> Non
     """An exporter that nothing scrapes, with the name that rules expect; then one at a wrong address."""
     stack.aim("tachograph", {})
     said = "FAIL rules read the job tachograph, and nothing is scraped by that name – name a job of scrape_configs so"
-    lines = until(doctor, lambda lines: bool(wrong(lines)), 60)
+    lines = until(doctor, lambda lines: bool(wrong(lines)), 120)
     assert [line[: len(said)] for line in wrong(lines)] == [said]
     stack.aim("tachograph", {stack.node: "127.0.0.1:1"})
     lines = until(doctor, lambda lines: len(wrong(lines)) == 2, 60)
@@ -161,7 +161,7 @@ def test_a_socket_that_may_not_be_used(
         folder.chmod(0o755)
         flags = ["--no-gpu", "--web.listen-address", url.removeprefix("http://"), "--socket", str(folder / "rank.sock")]
         child = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 90)
         monkeypatch.setenv("TACHOGRAPH_SOCKET", str(folder / "rank.sock"))
         assert main(["--exporter", url]) == 0
         assert "mode 0666" in capsys.readouterr().out
@@ -247,7 +247,7 @@ def test_a_prometheus_that_is_set_up_wrongly(
         def scraped(lines: list[str]) -> bool:
             return len(wrong(lines)) >= 7 and any(", first node-1: " in line for line in lines)
 
-        lines = wrong(until(run, scraped, 60))
+        lines = wrong(until(run, scraped, 120))
     assert len(lines) == 7, lines
     for line, words in zip(
         lines,
@@ -277,7 +277,7 @@ def test_an_alertmanager_without_our_routes(
             programs["alertmanager"], f"--config.file={path}", f"--storage.path={tmp_path / 'data'}",
             f"--web.listen-address={address}", "--cluster.listen-address=",
         ])  # fmt: skip
-        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
         assert (
             main(["--exporter", "http://127.0.0.1:1", "--alertmanager", f"http://{address}", "--send-test-page"]) == 1
         )
@@ -308,12 +308,12 @@ def test_a_receiver_that_nobody_answers_for(
             programs["alertmanager"], f"--config.file={path}", f"--storage.path={tmp_path / 'data'}",
             f"--web.listen-address={address}", "--cluster.listen-address=",
         ])  # fmt: skip
-        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
 
         def run() -> tuple[int, list[str]]:
             return main(asked), capsys.readouterr().out.splitlines()
 
-        lines = until(run, lambda lines: any("do not arrive" in line for line in lines), 30)
+        lines = until(run, lambda lines: any("do not arrive" in line for line in lines), 120)
     (said,) = (line for line in lines if "by webhook" in line)
     assert said.startswith("FAIL notifications by webhook do not arrive: ")
 
@@ -363,7 +363,7 @@ def test_the_socket_of_another_node_is_not_looked_for_here(
             str(tmp_path / "other.sock"),
         ]
         child = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 30)
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 90)
         assert main(["--exporter", url, "--json"]) == 0
         checks = conforms("doctor", capsys.readouterr().out)["checks"]
         assert checks[0]["what"].startswith("socket: it is on 127.0.0.1, and this machine is ")
@@ -432,7 +432,7 @@ def test_a_level_is_asked_for_its_own_groups(tmp_path: Path) -> None:
 
         def rules(self) -> list[LoadedRule]:
             texts = [text for name, text in files.items() if name.startswith(f"{self._level}/rules/")]
-            groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
+            groups = [group for text in texts for group in yaml.load(text, yaml.CSafeLoader)["groups"]]
             return [
                 LoadedRule(group["name"], rule.get("record") or rule["alert"], rule["expr"], "ok", "")
                 for group in groups

@@ -56,5 +56,5 @@ def job(stack: Stack, request: pytest.FixtureRequest) -> Job:
         assert started.running, started.tail()
         return bool(stack.query(trained))
 
-    _wait_for(training, 90, f"training:\n{started.tail()}")
+    _wait_for(training, 200, f"training:\n{started.tail()}")
     return started

@@ -51,7 +51,7 @@ def black_box(stack: Stack, url: str) -> str:
         page = get(stack.url("exporter") + urlsplit(url).path)
         return None if "http-equiv" in page or 'class="state idle"' in page else page
 
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     while (page := analyzed()) is None and time.monotonic() < end:
         time.sleep(0.5)
     assert page is not None, "no verdict within 30 s of the page"

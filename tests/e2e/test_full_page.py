@@ -52,7 +52,7 @@ def hoard(tmp_path: Path) -> Iterator[tuple[Monitoring, list[socket.socket]]]:
         port, path = free_port(), monitoring.scratch / "rank.sock"
         command = ["-m", "tachograph", "exporter", "--no-gpu", f"--web.listen-address=127.0.0.1:{port}"]
         exporter = monitoring.children.start("exporter", [sys.executable, *command, f"--socket={path}"])
-        exporter.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 15)
+        exporter.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 90)
         monitoring.aim("tachograph", {"node-1": f"127.0.0.1:{port}"})
         wide = {
             row.key: {f"{LONGEST[:20]}{label}": 1.0 for label in range(32)}

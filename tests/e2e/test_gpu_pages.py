@@ -111,7 +111,7 @@ def ranks(node: Stack, fake: Any, wait_for: Callable[..., Any]) -> Iterator[None
 
 def scrape(node: Stack) -> str:
     """Return the exporter's page; raise TimeoutError where it waits for the driver."""
-    with urllib.request.urlopen(f"{node.url('exporter')}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"{node.url('exporter')}/metrics", timeout=60) as response:
         page: str = response.read().decode()
     return page
 

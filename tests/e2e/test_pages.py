@@ -30,7 +30,7 @@ def test_healthy_training_is_quiet(stack: Stack, job: Job, pager: Pager, wait_fo
     assert by_rank(stack, f'tachograph_rank_state{{run="{job.run}",state="running"}}') == dict.fromkeys(
         range(job.ranks), 1
     )
-    (mfu,) = wait_for(lambda: stack.query(f'run:mfu:ratio{{run="{job.run}"}}'), 60, "MFU")
+    (mfu,) = wait_for(lambda: stack.query(f'run:mfu:ratio{{run="{job.run}"}}'), 90, "MFU")
     assert 0 < mfu.value < 1
     assert paged(pager, 0) == []
 
@@ -42,7 +42,7 @@ def test_a_killed_rank_is_dead_and_nothing_else(
     since = time.time()
     fault_injection.kill(job.pid(KILLED))
     dead = f'tachograph_rank_up{{run="{job.run}",rank="{KILLED}"}} 0'
-    wait_for(lambda: dead in stack.scrape(), 30, "rank_up of 0")
+    wait_for(lambda: dead in stack.scrape(), 90, "rank_up of 0")
     page = the_page(pager, "RankDead", since)
     assert names_culprit(page, KILLED), page.annotations
     surplus = pager.wait_for(lambda p: p.critical and p.status == FIRING and p is not page, 15, after=since)

@@ -47,13 +47,13 @@ RANK = textwrap.dedent(
 def start_exporter(children: Children, port: int, socket: Path) -> Child:
     command = ["-m", "tachograph", "exporter", "--web.listen-address", f"127.0.0.1:{port}", "--socket", str(socket)]
     exporter = children.start("exporter", [sys.executable, *command])
-    exporter.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 15)
+    exporter.wait_until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"), 90)
     return exporter
 
 
 def by_rank(port: int, metric: str) -> dict[int, float]:
     try:
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
             page = response.read().decode()
     except URLError:
         return {}
@@ -90,4 +90,4 @@ def test_counters_are_exact_after_a_kill(tmp_path: Path, wait_for: Callable[...,
             assert by_rank(port, "tachograph_train_tokens_total") == {rank: 1000 * n for rank, n in steps.items()}
         finally:
             for rank in ranks:
-                rank.communicate("", timeout=30)
+                rank.communicate("", timeout=60)

@@ -26,11 +26,11 @@ def exporter(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], str]]]:
     command += [f"--web.listen-address={address}", f"--socket={socket}"]
 
     def scrape() -> str:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as page:
             return str(page.read().decode())
 
     with Children(tmp_path / "logs") as children:
-        children.start("exporter", command).wait_until(lambda: answers(f"http://{address}/-/ready"), 20)
+        children.start("exporter", command).wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
         yield socket, scrape
 
 
@@ -86,7 +86,7 @@ def test_a_rank_needs_no_right_to_write_beside_the_socket(
     exporter: tuple[Path, Callable[[], str]], tmp_path: Path
 ) -> None:
     """Where ranks run, the folder of the socket can be mounted read-only, as Compose mounts it: they still connect."""
-    if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True, timeout=30).returncode:
+    if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True, timeout=60).returncode:
         pytest.skip("no mount namespace to be had here")
     socket, scrape = exporter
     seen = tmp_path / "seen"

@@ -14,7 +14,7 @@ import pytest
 HANG = b"<hang>"
 """At the end of an answer: the connection stays open and silent."""
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 TLS = b"\x16\x03"
 """How a client begins that expects TLS."""
 

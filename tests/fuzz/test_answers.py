@@ -19,7 +19,7 @@ from tachograph.client.recorder import Recorder
 from tachograph.client.transport import sender
 
 CORPUS = Path(__file__).parent / "corpus"
-DEADLINE = 20.0
+DEADLINE = 90.0
 GOOD = b'{"ok":true,"last_step":null}\n'
 
 

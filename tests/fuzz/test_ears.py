@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tachograph.wire import STACKS_BYTES
 
-DEADLINE = 20.0
+DEADLINE = 90.0
 MOST_BYTES = 8 * 2**20
 """By which the rank may grow, however long it listens: the allocator's own."""
 

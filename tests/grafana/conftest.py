@@ -47,7 +47,7 @@ class Fleet:
     def ask(self, path: str, **parameters: object) -> Any:
         """Return the data of an API answer; raise on anything but success."""
         body = urllib.parse.urlencode(parameters).encode()
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", body, timeout=20) as response:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", body, timeout=60) as response:
             answer = json.load(response)
         assert answer["status"] == "success", answer
         return answer["data"]

@@ -152,5 +152,5 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadePast]:
             f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}",
         ]  # fmt: skip
         prometheus = children.start("prometheus", command)
-        prometheus.wait_until(lambda: answers(f"http://{address}/-/ready"), 20)
+        prometheus.wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
         yield MadePast(f"http://{address}", start, end, failures)

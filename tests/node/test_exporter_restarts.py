@@ -207,7 +207,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_respected(exporter_at: Callab
     assert running.speaker().hello()["ok"] is True
     second = subprocess.run(
         [sys.executable, "-m", "tachograph", "exporter", "--no-gpu", "--web.listen-address=127.0.0.1:0",
-         f"--socket={running.socket}"], capture_output=True, text=True, check=False, timeout=20,
+         f"--socket={running.socket}"], capture_output=True, text=True, check=False, timeout=90,
     )  # fmt: skip
     assert second.returncode == 1
     assert "another exporter listens there" in second.stderr

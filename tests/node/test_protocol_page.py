@@ -130,7 +130,7 @@ def test_the_talk_by_hand_works(exporter: Any) -> None:
         [nc, "-h"], capture_output=True, text=True, check=False
     ).stderr:
         heard = subprocess.run(
-            [nc, "-N", "-U", exporter.socket], input=said, capture_output=True, text=True, timeout=20, check=True
+            [nc, "-N", "-U", exporter.socket], input=said, capture_output=True, text=True, timeout=90, check=True
         )
         assert heard.stdout.splitlines() == [answer]
     else:

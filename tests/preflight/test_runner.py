@@ -17,6 +17,8 @@ from tachograph.preflight.runner import Leader, follow
 from tachograph.preflight.site import PreflightCheck, PreflightSite
 
 WORLD = 3
+LIMIT = 3.0
+"""Seconds for what never comes: what comes on a busy machine is there before."""
 
 
 class SharedExchange:
@@ -51,7 +53,7 @@ class SharedExchange:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No long grace for those that never answer."""
-    monkeypatch.setattr(runner, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "GRACE_SECONDS", 2.0)
 
 
 def conclude(facts: Mapping[int, Facts], site: PreflightSite) -> Conclusion:
@@ -64,9 +66,9 @@ def check(name: str, measure: Callable[[PreflightSite], Facts], **given: Any) ->
 
 
 def run(*checks: PreflightCheck, ranks: Collection[int] = range(WORLD), **options: Any) -> dict[str, CheckReport]:
-    """Run the checks on rank 0 and on those of the others that come."""
+    """Run the checks on rank 0 and on those of the others that come; nobody is late unless a test sets a limit."""
     exchange = SharedExchange()
-    given = PreflightOptions(**{"limit": 0.3, "join_limit": 0.3, **options})
+    given = PreflightOptions(**{"limit": 60.0, "join_limit": 60.0, **options})
     lead = PreflightSite(given, exchange, 0, WORLD, 0, WORLD, under_launcher=True, node="a")
     others = [replace(lead, rank=rank, local_rank=rank, node_of={}) for rank in ranks if rank]
     threads = [threading.Thread(target=follow, args=(site, checks), daemon=True) for site in others]
@@ -92,8 +94,10 @@ def test_all_ranks_measure_and_rank_0_concludes() -> None:
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     """What needs all ranks is left out, the rest is made with those that came."""
-    found = run(check("one", lambda site: {}), check("two", lambda site: {}, grouped=True), ranks=[0, 2])
-    assert said(found["ranks"]) == [("rank 1 did not come within 300 ms", (1,))]
+    found = run(
+        check("one", lambda site: {}), check("two", lambda site: {}, grouped=True), ranks=[0, 2], join_limit=LIMIT
+    )
+    assert said(found["ranks"]) == [("rank 1 did not come within 3.00 s", (1,))]
     assert (found["one"].state, found["one"].summary) == ("ok", "[0, 2]")
     assert (found["two"].state, found["two"].summary) == ("skipped", "rank 1 did not come")
 
@@ -104,12 +108,12 @@ def test_a_late_rank_is_named_and_the_next_check_is_made() -> None:
 
     def late(site: PreflightSite) -> Facts:
         if site.rank == 1:
-            release.wait(20)
+            release.wait(60)
         return {}
 
-    found = run(check("late", late), check("next", lambda site: {}))
+    found = run(check("late", late), check("next", lambda site: {}), limit=LIMIT)
     release.set()
-    assert said(found["late"]) == [("late did not end within 300 ms on rank 1", (1,))]
+    assert said(found["late"]) == [("late did not end within 3.00 s on rank 1", (1,))]
     assert found["late"].summary == "[0, 2]"
     assert found["next"].summary == "[0, 1, 2]"
 
@@ -126,13 +130,13 @@ def test_of_ranks_that_wait_for_each_other_those_behind_are_named(
 
     def stuck(site: PreflightSite) -> Facts:
         site.progress = 7 if site.rank == 2 else 3
-        release.wait(20)
+        release.wait(60)
         return {}
 
     one = check("group", stuck, grouped=grouped)
-    found = run(one)
+    found = run(one, limit=LIMIT)
     release.set()
-    assert said(found["group"]) == [(f"group did not end within 300 ms on {what}", ranks)]
+    assert said(found["group"]) == [(f"group did not end within 3.00 s on {what}", ranks)]
 
 
 def test_a_failure_is_a_finding() -> None:
@@ -156,17 +160,22 @@ def test_a_silent_rank_is_named_once() -> None:
 
     def dying(site: PreflightSite) -> Facts:
         if site.rank == 2:
-            gone.wait(20)
+            gone.wait(60)
         return {}
 
     def never_published(check: PreflightCheck, site: PreflightSite) -> Facts:
         if site.rank == 2:
-            gone.wait(20)
+            gone.wait(60)
         return {}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "measured", never_published)
-        found = run(check("one", dying), check("two", lambda site: {}), check("three", lambda site: {}, grouped=True))
+        found = run(
+            check("one", dying),
+            check("two", lambda site: {}),
+            check("three", lambda site: {}, grouped=True),
+            limit=LIMIT,
+        )
     gone.set()
     assert said(found["one"]) == [("rank 2 stopped answering during one", (2,))]
     assert (found["two"].state, found["two"].summary) == ("ok", "[0, 1]")

@@ -177,7 +177,7 @@ def test_the_list_of_dashboards_keeps_the_view(viewer: str) -> None:
 
 def test_an_alert_opens_its_dashboard(viewer: str, fleet: Any) -> None:
     """The link of an alert opens in the viewer if grafana_url points at it, with the alert's run and rank selected."""
-    with urllib.request.urlopen(f"{fleet.url}/api/v1/alerts", timeout=20) as answer:
+    with urllib.request.urlopen(f"{fleet.url}/api/v1/alerts", timeout=60) as answer:
         alerts = json.load(answer)["data"]["alerts"]
     (alert,) = [one for one in alerts if one["labels"]["alertname"] == "RankDead"]
     address = alert["annotations"]["dashboard_url"].removeprefix("http://localhost:3000")

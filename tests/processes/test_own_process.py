@@ -136,7 +136,7 @@ def test_workers_end_with_a_command_that_is_killed() -> None:
         assert command.stdout is not None
         worker = int(command.stdout.readline())
         command.kill()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     while started_at(worker) and time.monotonic() < end:
         time.sleep(0.05)
     assert not started_at(worker)

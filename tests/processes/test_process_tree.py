@@ -31,7 +31,7 @@ def test_a_stopped_process_can_end_well(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGSTOP)
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 90.0
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             assert time.monotonic() < deadline
         assert descendants.end(30.0) == 1

@@ -208,7 +208,7 @@ def start(children: Children, program: Path, settings: Path, data: Path) -> str:
         "--query.lookback-delta=20s", f"--web.listen-address={address}",
     ]  # fmt: skip
     prometheus = children.start(f"prometheus-{settings.stem}", command)
-    prometheus.wait_until(lambda: answers(f"http://{address}/-/ready"), 20)
+    prometheus.wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
     return f"http://{address}"
 
 

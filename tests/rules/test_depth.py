@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-import yaml
 
+from tachograph.files.shipped import read_yaml
 from tachograph.findings.kinds import severities
 
 RULES = Path(__file__).resolve().parents[2] / "prometheus"
@@ -70,7 +70,7 @@ def depths(graph: Graph, below: Graph) -> dict[str, int]:
 def found() -> dict[str, float]:
     """What the rules come to, but for those of DCGM, which stand in for another exporter's names."""
     files = [path for path in (RULES / "rules").glob("*.yml") if "dcgm" not in path.name]
-    rules = [rule for path in files for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
+    rules = [rule for path in files for group in read_yaml(path)["groups"] for rule in group["rules"]]
     names = frozenset(rule["record"] for rule in rules if "record" in rule)
     read: dict[str, set[str]] = {name: set() for name in names}
     for rule in rules:

@@ -12,7 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
+
+from tachograph.files.shipped import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RuleTests = Callable[..., None]
@@ -31,7 +32,7 @@ def bench() -> Iterator[tuple[ModuleType, ModuleType]]:
 
 def alert() -> dict[str, str]:
     """Return LossDiverging as it stands in the rules."""
-    groups = yaml.safe_load((ROOT / "prometheus/rules/loss_trend.yml").read_text(encoding="utf-8"))["groups"]
+    groups = read_yaml(ROOT / "prometheus/rules/loss_trend.yml")["groups"]
     return next(rule for group in groups for rule in group["rules"] if rule.get("alert") == "LossDiverging")
 
 

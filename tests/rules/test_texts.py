@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
-import yaml
+from tachograph.files.shipped import read_yaml
 
 RULES = Path(__file__).resolve().parents[2] / "prometheus/rules"
 QUERY = re.compile(r'(?P<piped>\|\s*query\b)|\bquery "(?:[^"\\]|\\.)*"')
@@ -21,7 +21,7 @@ FAILED = "error expanding template"
 def texts() -> Iterator[tuple[str, str]]:
     """Yield each annotation and label with its alert and place."""
     for path in sorted(RULES.glob("*.yml")):
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+        for group in read_yaml(path)["groups"]:
             for rule in group["rules"]:
                 for part in ("annotations", "labels"):
                     for name, text in rule.get(part, {}).items() if "alert" in rule else ():

@@ -282,7 +282,7 @@ def test_the_line_finds_the_rank_of_the_run(tmp_path: Path) -> None:
         address, socket = f"127.0.0.1:{free_port()}", tmp_path / "rank.sock"
         flags = ["--no-gpu", f"--web.listen-address={address}", f"--socket={socket}"]
         exporter = children.start("exporter", [sys.executable, "-m", "tachograph", "exporter", *flags])
-        exporter.wait_until(lambda: answers(f"http://{address}/-/ready"), 30)
+        exporter.wait_until(lambda: answers(f"http://{address}/-/ready"), 90)
         environment = {"TACHOGRAPH_SOCKET": str(socket)}
         jobs = {run: children.start(run, [sys.executable, "-c", loop, run], environment) for run in ("mine", "theirs")}
         line = FINDS_THE_RANK.replace("<node>", address).replace("tachograph top", f"{command} top --interval 0.2")

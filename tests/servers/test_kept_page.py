@@ -25,13 +25,13 @@ HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"
 def serving(connections: Sequence[list[bytes]], listener: socket.socket | None = None) -> Iterator[str]:
     """Answer the requests of each connection with these bytes, and close it at the next; give the page's address."""
     with listener or socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10.0)
+        server.settimeout(60.0)
 
         def serve() -> None:
             for answers in connections:
                 taken, _ = server.accept()
                 with taken:
-                    taken.settimeout(10.0)
+                    taken.settimeout(60.0)
                     while _request(taken) and answers:
                         taken.sendall(answers.pop(0))
 
@@ -55,7 +55,7 @@ def _request(taken: socket.socket) -> bytes:
 
 
 def asked(page: KeptPage) -> bytes:
-    return page.ask(5.0).body
+    return page.ask(60.0).body
 
 
 def test_all_questions_go_over_one_connection() -> None:
@@ -90,7 +90,7 @@ def test_after_anything_but_an_answer_it_begins_anew(answer: bytes) -> None:
         page = KeptPage(url)
         asked(page)
         if answer == BUSY:
-            assert page.ask(5.0).status == 503
+            assert page.ask(60.0).status == 503
         else:
             with pytest.raises(HttpError):
                 page.ask(0.5)
@@ -117,7 +117,7 @@ def test_an_exporter_that_gets_its_socket_later_is_asked_there(monkeypatch: pyte
 def dripping(answer: bytes, seconds: float) -> Iterator[str]:
     """Send an answer a byte at a time, that many seconds apart, until it is over or refused; give the address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10.0)
+        server.settimeout(60.0)
         is_over = threading.Event()
 
         def serve() -> None:

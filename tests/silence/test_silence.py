@@ -46,14 +46,14 @@ def running(programs: Mapping[str, Path], tmp_path: Path) -> Iterator[Running]:
             programs["alertmanager"], f"--config.file={tmp_path / 'c.yml'}", f"--storage.path={tmp_path / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
         ])  # fmt: skip
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 90)
         yield Running(url, pager)
 
 
 def raise_alerts(url: str, *alerts: Alert) -> None:
     body = json.dumps([{"labels": labels} for labels in alerts]).encode()
     request = urllib.request.Request(f"{url}/api/v2/alerts", body, {"Content-Type": "application/json"})
-    urllib.request.urlopen(request, timeout=5).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 @pytest.mark.e2e
@@ -73,12 +73,12 @@ def test_a_silence_holds_for_its_run_alone_until_it_is_ended(running: Running, c
     raise_alerts(
         running.url, {"alertname": "RankDead", "run": "llama.7b"}, {"alertname": "RankDead", "run": "llamax7b"}
     )
-    assert running.pager.wait_for(lambda page: page.labels["run"] == "llamax7b", 10)
+    assert running.pager.wait_for(lambda page: page.labels["run"] == "llamax7b", 60)
     assert not running.pager.wait_for(lambda page: page.labels["run"] == "llama.7b", 0.3)
     assert running.silence("--expire", silence_id) == 0
     assert capsys.readouterr().out == f"Silence {silence_id} has ended.\n"
     raise_alerts(running.url, {"alertname": "LossNotFinite", "run": "llama.7b"})
-    assert running.pager.wait_for(lambda page: page.alert == "LossNotFinite", 10)
+    assert running.pager.wait_for(lambda page: page.alert == "LossNotFinite", 60)
     assert running.silence("--list") == 0
     assert capsys.readouterr().out == "There are no silences.\n"
 
@@ -89,7 +89,7 @@ def test_a_planned_restart_leaves_real_faults_audible(running: Running, capsys: 
     assert running.silence("r", "--for", "1h30m", "--why", "new code", "--planned-restart") == 0
     assert "(1 h 30 min): alerts that a restart causes." in capsys.readouterr().out
     raise_alerts(running.url, *({"alertname": name, "run": "r"} for name in ("RunHung", "RankDead", "GpuLost")))
-    assert running.pager.wait_for(lambda page: page.alert == "GpuLost", 10)
+    assert running.pager.wait_for(lambda page: page.alert == "GpuLost", 60)
     assert not running.pager.wait_for(lambda page: page.alert != "GpuLost", 0.3)
 
 

@@ -114,7 +114,7 @@ def supervised(exporter: PrivateExporter, tmp_path: Path, request: pytest.Fixtur
         process.send_signal(signal.SIGTERM)
     for process in one.processes:
         try:
-            process.communicate(timeout=30)
+            process.communicate(timeout=90)
         finally:
             process.kill()
 
@@ -129,7 +129,7 @@ def alertmanager(program: Path, folder: Path, configuration: str) -> Iterator[st
             program, f"--config.file={folder / 'c.yml'}", f"--storage.path={folder / 'data'}",
             f"--web.listen-address={url.removeprefix('http://')}", "--cluster.listen-address=",
         ])  # fmt: skip
-        child.wait_until(lambda: answers(f"{url}/-/ready"), 10)
+        child.wait_until(lambda: answers(f"{url}/-/ready"), 90)
         yield url
 
 

@@ -45,7 +45,7 @@ def keep_checksums(path: Path) -> None:
 def ask(what: str, path: Path, listing: Path, *more: str) -> str:
     """Return what the process says."""
     command = own_process("tachograph.supervise.checkpoint_files", what, str(path), str(listing), *more)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=90)
     return done.stdout.strip()
 
 
@@ -169,7 +169,7 @@ def world(folder: Path, *paths: Path, damage: Callable[[], object], ends: int = 
     def wait(played: World) -> None:
         listings = [state / known_checkpoints.FOLDER / f"{path.name}.json" for path in paths]
         if played.now - played.began >= 15 and len(played.children) == 1 and "damaged" not in played.did:
-            until(lambda: all(each.exists() for each in listings), 30.0)
+            until(lambda: all(each.exists() for each in listings))
             damage()
             played.did.append("damaged")
 

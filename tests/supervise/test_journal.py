@@ -114,7 +114,7 @@ assert not book.full
 def test_a_full_disk_leaves_no_part_of_an_entry(tmp_path: Path) -> None:
     """Where the kernel takes a part of a line alone: False, why, and once there is room again it is written."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
-    subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], env=environment, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], env=environment, check=True, timeout=90)
 
 
 def test_the_second_supervisor_of_a_run_is_refused(tmp_path: Path) -> None:

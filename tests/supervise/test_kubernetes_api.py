@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tachograph.files.unreadable import UNREADABLE
+from tachograph.supervise.kubernetes import api as module
 from tachograph.supervise.kubernetes.api import ApiError, KubernetesApi
 from tachograph.supervise.kubernetes.manifest import Manifest
 from tachograph.supervise.kubernetes.state import object_seen, pods_seen
@@ -99,7 +100,8 @@ def kubectl(folder: Path, script: str) -> KubernetesApi:
     return KubernetesApi(str(program), ["--context=c"])
 
 
-def test_kubectl_that_refuses_says_why(tmp_path: Path) -> None:
+def test_kubectl_that_refuses_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 90.0)
     api = kubectl(tmp_path, """sys.exit('error: context "c" does not exist')\n""")
     with pytest.raises(ApiError, match='does not listen: error: context "c" does not exist') as error:
         api.get("/version")
@@ -112,15 +114,20 @@ def test_kubectl_that_refuses_says_why(tmp_path: Path) -> None:
 SILENT = """
 pathlib.Path(sys.argv[0]).with_name("pid").write_text(str(os.getpid()))
 assert sys.argv[1:3] == ["--context=c", "proxy"]
-socket.socket(socket.AF_UNIX).bind(sys.argv[3].partition("=")[2])
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[3].partition("=")[2])
+time.sleep(0.3)  # nobody can connect meanwhile
+server.listen()
 time.sleep(60)
 """
 
 
-def test_nothing_is_left_of_kubectl(tmp_path: Path) -> None:
-    """Neither process nor socket, which nobody else could open."""
+def test_nothing_is_left_of_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither process nor socket, which nobody else could open; it is waited for until it listens there."""
+    monkeypatch.setattr(module, "START_SECONDS", 90.0)
+    monkeypatch.setattr(module, "ASK_SECONDS", 0.2)
     api = kubectl(tmp_path, SILENT)
-    with pytest.raises(ApiError, match="the API server does not answer"):
+    with pytest.raises(ApiError, match=r"the API server does not answer: .*timed out"):
         api.get("/version")
     folder = api._folder
     assert folder is not None
@@ -158,8 +165,10 @@ socketserver.UnixStreamServer(sys.argv[3].partition("=")[2], Handler).serve_fore
 """
 
 
-def test_what_may_not_be_created_beside_may_be_there(tmp_path: Path) -> None:
+def test_what_may_not_be_created_beside_may_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said, and the Job is created: the API server refuses it whether it is there or not."""
+    monkeypatch.setattr(module, "START_SECONDS", 90.0)
+    monkeypatch.setattr(module, "ASK_SECONDS", 90.0)
     named = {"metadata": {"name": "train"}}
     job = {"apiVersion": "batch/v1", "kind": "Job", **named}
     api, said = kubectl(tmp_path, FORBIDS), list[str]()

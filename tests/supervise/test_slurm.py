@@ -198,7 +198,7 @@ def test_a_killed_supervisor_leaves_nothing_on_any_node(job: Job, killed: str) -
     wardens = [int(one) for one in Path(f"/proc/{owner}/task/{owner}/children").read_text().split()]
     for process in [owner, *(wardens if killed == "both" else [])]:
         os.kill(process, signal.SIGKILL)
-    until(lambda: not any(is_running(one["pid"]) for one in first), 30)
+    until(lambda: not any(is_running(one["pid"]) for one in first))
     assert [one["twins"] for one in job.began(1)] == [[], []]
     job.finish()
     assert [one["how"] for one in job.entries() if one["kind"] == "ended"] == ["lost", "finished"]

@@ -167,7 +167,7 @@ def test_a_confirmed_restart(supervised: Supervised, capsys: pytest.CaptureFixtu
     process = supervised.ranks("ask", "--fail", "die@25")
     asked = until(lambda: [one for one in supervised.entries() if one.get("outcome") == "asked"])[0]
     shown = f'action="restart",question="{asked["id"]}"'.encode()
-    until(lambda: shown in ask(f"{supervised.exporter.url}/metrics", 5.0).body)
+    until(lambda: shown in ask(f"{supervised.exporter.url}/metrics", 60.0).body)
     confirm = ["supervise", "confirm", asked["id"], "--state", str(supervised.state)]
     assert main(["supervise", "confirm", "abcdef", "--state", str(supervised.state)]) == 1
     assert main(confirm) == 0

@@ -88,7 +88,7 @@ class Receiver:
         self, body: bytes, secret: str | None = SECRET, *, method: str = "POST", path: str = "/", **headers: str
     ) -> int:
         """Send a message, and return the status of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         if secret is not None:
             headers["Authorization"] = f"Bearer {secret}"
         try:
@@ -395,7 +395,7 @@ def test_only_with_a_certificate(certificates: Certificates) -> None:
 
         def sent(client: str) -> bool:
             context = certificates.context(client)
-            connection = http.client.HTTPSConnection(url.split("/")[2], context=context, timeout=20)
+            connection = http.client.HTTPSConnection(url.split("/")[2], context=context, timeout=60)
             try:
                 connection.request("POST", "/", message(one(LOOP)))
                 return connection.getresponse().status == 200
@@ -517,7 +517,7 @@ def test_a_real_run_is_stopped_on_a_pushed_alert(pushing: Pushing, supervised: S
     process = supervised.start("act", command, *options)
     made = supervised.folder / "steps-0"
     until(lambda: made.exists() and made.read_text().count("\n") > 200)
-    connection = http.client.HTTPConnection("127.0.0.1", pushing.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", pushing.port, timeout=60)
     connection.request("POST", "/", message(one(alert("LossDiverging", supervised.name))))
     assert connection.getresponse().status == 401
     connection.close()

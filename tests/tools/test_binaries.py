@@ -275,5 +275,5 @@ def test_two_at_once_fetch_once(tmp_path: Path) -> None:
     environment = {**os.environ, TOOLS_ENVIRONMENT: str(tmp_path / "tools"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script, str(tmp_path / "log")]
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.communicate(timeout=30)[0].strip() for process in both] == ["5", "5"]
+    assert [process.communicate(timeout=90)[0].strip() for process in both] == ["5", "5"]
     assert (tmp_path / "log").read_text() == "fetched\n"

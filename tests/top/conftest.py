@@ -24,7 +24,7 @@ import pytest
 from tests.forking import Forking
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 60.0
+DEADLINE = 120.0
 COMMAND = "import sys; from tachograph.top.command import main; sys.exit(main(sys.argv[1:]))"
 
 

@@ -21,7 +21,7 @@ from tachograph.top.overview import OverviewSource
 from tachograph.top.run_source import RunSource
 
 QUICK = ("--interval", "0.3")
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 def train(played: Any, step: int = 100) -> None:

@@ -18,7 +18,7 @@ from tachograph.top.header import figures_of
 from tachograph.top.overview import FiringAlert, GpuRow, Overview, RankRow, RunSummary, harmless
 from tachograph.top.sparkline import curve, sparkline
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 ALERTS = tuple(FiringAlert(f"Alert{i}", "warning", 60.0, rank=str(rank)) for i in range(9) for rank in range(40))
 
 

@@ -40,7 +40,7 @@ def training() -> Iterator[int]:
     thread.start()
     yield thread.ident or 0
     leave.set()
-    thread.join(30)
+    thread.join(60)
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ def test_real_workers(clock: PhaseClock) -> None:
     for epoch in range(2):
         for position, _ in enumerate(wrapped):
             if position == 0:  # of the four that are prefetched some may come out of turn, and wait elsewhere
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 90
                 while dict(watch.metrics()).get("data_queue_size", 0) < 2 and time.monotonic() < deadline:  # type: ignore[operator]
                     time.sleep(0.01)
                 assert dict(watch.metrics())["data_queue_size"] in (2, 3, 4)

@@ -192,7 +192,7 @@ def stuck() -> Iterator[tuple[threading.Thread, int]]:
         assert thread.is_alive()
     yield thread, line
     items.put(None)
-    thread.join(5)
+    thread.join(60)
 
 
 def test_the_users_line_comes_first_and_what_blocks_second(stuck: tuple[threading.Thread, int]) -> None:

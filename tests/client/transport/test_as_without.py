@@ -19,7 +19,7 @@ import pytest
 from tachograph.node.ranks.stack_memory import StackMemory
 from tests.client.conftest import Exporter
 
-DEADLINE = 45.0
+DEADLINE = 120.0
 AT_ONCE = 6
 PRELUDE = """
 import atexit, ctypes, faulthandler, os, signal, subprocess, sys, threading, time

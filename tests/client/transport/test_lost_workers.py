@@ -58,6 +58,12 @@ def loses(workers: list[Worker]) -> Loses:
     return lose
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a worker's end takes longer than a rank may wait for it."""
+    monkeypatch.setattr("tachograph.client.transport.lost_workers.LONGEST_SECONDS", 60.0)
+
+
 @pytest.mark.parametrize(
     ("number", "category"),
     [
@@ -68,6 +74,7 @@ def loses(workers: list[Worker]) -> Loses:
     ],
 )
 @pytest.mark.parametrize("kind", [EOFError, ConnectionRefusedError])
+@pytest.mark.usefixtures("patient")
 def test_a_connection_that_broke(
     kind: type[Exception], number: int, category: str, loses: Loses, workers: list[Worker]
 ) -> None:

@@ -181,10 +181,10 @@ def test_a_second_hello_may_take_as_long_as_the_first(
     exporter: Any, record: Make, monkeypatch: pytest.MonkeyPatch, until: Callable[..., Any]
 ) -> None:
     """Its answer is waited for from when it was said, not from when the connection was made long ago."""
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 60.0)
     recorder = record()
     exporter.wait_for()
-    until(lambda: time.monotonic() - recorder._calls.sender._connected_at > module.ANSWER_SECONDS)
+    recorder._calls.sender._connected_at -= module.ANSWER_SECONDS
     exporter.stall(recorder)
     recorder._calls.state.accelerator.uuid = "GPU-1234"
     until(lambda: recorder.checkpoint_saved(step=0) or not recorder._calls.sender._answered)

@@ -99,7 +99,7 @@ def test_a_thread_that_an_exception_ends_fails_its_rank(exporter: Any, start: Ca
     process.hear("alive")
     assert process.popen.poll() is None
     process.popen.terminate()
-    _, errors = process.popen.communicate(timeout=30)
+    _, errors = process.popen.communicate(timeout=90)
     assert "a thread that trains nothing" in errors
     assert "CUDA out of memory" in errors
 

@@ -149,7 +149,7 @@ while not notice._logged:
 recorder.close()
 """
     command = [sys.executable, "-c", program, str(path)]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True, timeout=30).stderr.strip()
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True, timeout=90).stderr.strip()
 
 
 def test_a_closed_socket_is_not_a_missing_exporter(open_folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tachograph.client.core import notice as notices
 
-DEADLINE = 20.0
+DEADLINE = 90.0
 
 
 @pytest.fixture(autouse=True)

@@ -121,5 +121,5 @@ def test_a_replay_that_is_ended_leaves_nothing(tmp_path: Path, jobs: int) -> Non
             assert time.monotonic() < deadline
             time.sleep(0.02)
         replay.terminate()
-        assert replay.wait(30) == 128 + signal.SIGTERM
+        assert replay.wait(90) == 128 + signal.SIGTERM
     assert [*scratch.iterdir()] == []

@@ -55,7 +55,7 @@ def test_who_generates_waits_for_an_engine_that_is_gone() -> None:
     assert waiting.is_alive()
     server = serve(address)
     try:
-        waiting.join(30)
+        waiting.join(60)
         assert not waiting.is_alive()
         assert counted(address)[engine.ANSWERS] == 1
     finally:

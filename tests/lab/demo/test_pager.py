@@ -25,7 +25,7 @@ def alert(name: str, status: str = FIRING, started: str = "2025-11-21T05:00:00Z"
 
 def send(pager: Pager, *alerts: dict[str, Any], receiver: str = "page") -> None:
     body = json.dumps({"version": "4", "alerts": alerts}).encode()
-    with urllib.request.urlopen(urllib.request.Request(f"{pager.url}/{receiver}", body), timeout=5) as response:
+    with urllib.request.urlopen(urllib.request.Request(f"{pager.url}/{receiver}", body), timeout=60) as response:
         assert response.status == 200
 
 
@@ -56,7 +56,7 @@ def test_waiting_ends_with_the_page_or_with_the_time() -> None:
     """`wait_for` returns the first wanted page, also one from before, and None when there is none in time."""
     with Pager() as pager:
         send(pager, alert("RunHung"))
-        found = pager.wait_for(lambda page: page.alert == "RunHung", 5)
+        found = pager.wait_for(lambda page: page.alert == "RunHung", 60)
         assert found is not None
         assert pager.wait_for(lambda page: page.alert == "RunHung", 0.05, after=found.time) is None
         assert pager.wait_for(lambda page: page.alert == "RankDead", 0.05) is None
@@ -67,7 +67,7 @@ def test_rubbish_is_refused_and_forgotten() -> None:
     with Pager() as pager:
         for body in (b"{", b'{"alerts":[{}]}', b"[]"):
             with pytest.raises(urllib.error.HTTPError) as caught:
-                urllib.request.urlopen(urllib.request.Request(pager.url, body), timeout=5)
+                urllib.request.urlopen(urllib.request.Request(pager.url, body), timeout=60)
             assert caught.value.code == 400
             caught.value.close()
         send(pager, alert("RankDead"))

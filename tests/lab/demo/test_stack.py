@@ -50,7 +50,7 @@ def test_what_is_aimed_at_is_scraped_under_its_name(tmp_path: Path) -> None:
 
     with Pager() as pager, Aimed(tmp_path / "aimed", pager.url) as monitoring:
         assert [child.name for child in monitoring.children.running] == ["alertmanager", "prometheus"]
-        monitoring.children.running[1].wait_until(lambda: len(monitoring.query("up == 1")) == 3, 15)
+        monitoring.children.running[1].wait_until(lambda: len(monitoring.query("up == 1")) == 3, 90)
         up = {(sample.labels["job"], sample.labels["instance"]) for sample in monitoring.query("up")}
         assert up == {("node", "node-7"), ("prometheus", monitoring.node), ("alertmanager", monitoring.node)}
 
@@ -98,7 +98,7 @@ def test_the_demo_refuses_a_folder_in_use(tmp_path: Path) -> None:
         assert first.stdout is not None
         first.stdout.readline()
         command = [sys.executable, "-m", "tachograph_lab", "demo", "--stop", "--folder", str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     finally:
         first.kill()
         first.communicate()

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tachograph_lab.fake_nvml import library as library_module
+from tests import waiting
 
 ASKED = Path(__file__).with_name("asked.py")
 
@@ -58,12 +58,9 @@ class Asked:
         return answer["value"]
 
     def later(self, name: str) -> Any:
-        """Return the value of an expression that was started in a thread; wait 5 s at most."""
-        deadline = time.monotonic() + 5
-        while name not in (answers := self("later")):
-            assert time.monotonic() < deadline, f"{name} has no answer in time"
-            time.sleep(0.005)
-        return answers[name]
+        """Return the value of an expression that was started in a thread, once it is there."""
+        waiting.until(lambda: name in self("later"))
+        return self("later")[name]
 
     def code(self, expression: str) -> int:
         """Return NVML's code of a call: 0 if it succeeds."""

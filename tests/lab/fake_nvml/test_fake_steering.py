@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.waiting import until
+
 NOT_SUPPORTED, INVALID_ARGUMENT, NO_PERMISSION, UNINITIALIZED, GPU_IS_LOST, UNKNOWN = 3, 2, 4, 1, 15, 999
 FAILED = [-NOT_SUPPORTED]
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition, 5 s at most."""
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.005)
 
 
 def test_a_field_value_is_what_the_test_says(fake: Any, ask: Any) -> None:

@@ -19,6 +19,7 @@ from tachograph.node.nic.port_reading import PortReading
 from tachograph.node.shown_gpus import NoGpus
 from tachograph_lab.live.live_fleet import subnet_of_loopback
 from tachograph_lab.live.live_node import LiveNode
+from tests.waiting import DEADLINE
 
 RUN = "live"
 
@@ -63,7 +64,7 @@ class Frames:
 class Looks:
     """Scrapes without blocking the event loop."""
 
-    async def page(self, address: str, seconds: float = 2.0) -> str:
+    async def page(self, address: str, seconds: float = DEADLINE) -> str:
         def get() -> str:
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=seconds) as response:
                 return str(response.read().decode())
@@ -80,9 +81,9 @@ class Looks:
         found = re.findall(rf'^{metric}{{run="{RUN}",rank="(\d+)"}} (\S+)$', page, re.MULTILINE)
         return {int(rank): float(value) for rank, value in found}
 
-    async def until(self, look: Callable[[], Awaitable[Any]], wanted: object, seconds: float = 8.0) -> None:
+    async def until(self, look: Callable[[], Awaitable[Any]], wanted: object) -> None:
         """Return once `look` returns the wanted value; fail with its last value."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + DEADLINE
         while (found := await look()) != wanted:
             assert time.monotonic() < deadline, f"{found} is not {wanted}"
             await asyncio.sleep(0.02)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph_lab.live.live_node import LiveNode, exposition
+from tests.waiting import DEADLINE
 
 
 def test_each_way_to_fail_is_what_a_scraper_meets(live: Callable[[], LiveNode], still: Any, looks: Any) -> None:
@@ -16,7 +17,7 @@ def test_each_way_to_fail_is_what_a_scraper_meets(live: Callable[[], LiveNode], 
 
     async def meets(address: str) -> str:
         try:
-            page = await looks.page(address, 0.3)
+            page = await looks.page(address, DEADLINE if still.reachable else 0.3)
         except (ConnectionRefusedError, TimeoutError) as error:
             return type(error).__name__
         return "an exporter" if "tachograph_exporter_info" in page else "a host"

@@ -8,6 +8,7 @@ from typing import Any
 
 from tachograph_lab.live.live_node import LiveNode
 from tachograph_lab.live.live_rank import LiveRank
+from tests.waiting import meanwhile
 
 RANKS = (0, 1, 2)
 
@@ -87,12 +88,12 @@ def test_an_end_without_a_goodbye_is_a_death(live: Callable[[], LiveNode], looks
         await looks.until(up, dict.fromkeys(RANKS, 1))
         ranks[0].end()
         ranks[1].send(frames.frame("bye", outcome="finished"))
-        await looks.until(up, {0: 0, 1: 1, 2: 1}, 2)
+        await looks.until(up, {0: 0, 1: 1, 2: 1})
 
         async def hung_up() -> list[bool]:
             return [rank._transport is None for rank in ranks]
 
-        await looks.until(hung_up, [True, True, False], 2)
+        await looks.until(hung_up, [True, True, False])
         page = await looks.page(node.exporter_address)
         for number, outcome in ((0, "dead"), (1, "finished")):
             assert f'tachograph_rank_state{{run="{frames.run}",rank="{number}",state="{outcome}"}} 1' in page
@@ -109,10 +110,7 @@ def test_a_refusal_is_told(live: Callable[[], LiveNode], frames: Any) -> None:
         refusals: list[str] = []
         rank = LiveRank(node.socket, refusals.append)
         rank.send(frames.frame("hello", run="", rank=0))
-        for _ in range(100):
-            if refusals:
-                break
-            await asyncio.sleep(0.02)
+        await meanwhile(lambda: refusals)
         rank.end()
         await node.close()
         return refusals

@@ -24,7 +24,7 @@ def targets(watched: WatchedFleet) -> list[str]:
 
 def first_seen(watched: WatchedFleet, expression: str) -> float:
     """Return when Prometheus first had a sample, as soon as it has one."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not (found := watched.query(expression)):
         assert time.monotonic() < deadline, expression
         time.sleep(0.2)

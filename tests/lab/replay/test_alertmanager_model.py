@@ -24,9 +24,9 @@ from tachograph_lab.replay import alertmanager_config
 from tachograph_lab.replay.alertmanager import AlertmanagerModel, Firing
 from tachograph_lab.replay.verdict import ReceivedAlert
 
-LASTS = 8.0
+LASTS = 16.0
 DEADLINE = 60.0
-CLOSE = 0.6
+CLOSE = 1.2
 """Seconds within which the model leaves open what comes first: no two moments of a case that matter are closer."""
 
 CONFIGURATION = """
@@ -36,13 +36,13 @@ time_intervals:
 route:
   receiver: fallback
   group_by: [run, alertname]
-  group_wait: 1s
-  group_interval: 2s
+  group_wait: 2s
+  group_interval: 4s
   repeat_interval: 1h
   routes:
     - {matchers: [severity="info"], receiver: "null"}
     - {match: {severity: warning}, receiver: terse, group_by: [run]}
-    - {matchers: [run="both"], receiver: first, continue: true, group_wait: 2s}
+    - {matchers: [run="both"], receiver: first, continue: true, group_wait: 4s}
     - {matchers: ['{run=~"both|second"}'], receiver: second}
     - {match_re: {run: muted.*}, receiver: first, mute_time_intervals: [always]}
     - {matchers: [run="asleep"], receiver: first, active_time_intervals: [never]}
@@ -68,40 +68,40 @@ def alert(run: str, name: str, start: float, end: float | None = None, **labels:
 
 
 ALERTS = (
-    alert("plain", "A", 0, 3.5),
+    alert("plain", "A", 0, 7),
     alert("joined", "A", 0, rank="1"),
-    alert("joined", "A", 2, rank="2"),
-    alert("joined", "A", 2, 3.5, rank="3"),
-    alert("joined", "B", 2),
-    alert("brief", "A", 0, 0.5),
-    alert("flaps", "A", 0, 1.7),
-    alert("flaps", "A", 2.3),
-    alert("again", "A", 0, 1.7),
-    alert("again", "A", 3.5),
+    alert("joined", "A", 4, rank="2"),
+    alert("joined", "A", 4, 7, rank="3"),
+    alert("joined", "B", 4),
+    alert("brief", "A", 0, 1),
+    alert("flaps", "A", 0, 3.4),
+    alert("flaps", "A", 4.6),
+    alert("again", "A", 0, 3.4),
+    alert("again", "A", 7),
     alert("hidden", "Symptom", 0),
-    alert("hidden", "Cause", 0.4, 3.6),
+    alert("hidden", "Cause", 0.8, 7.2),
     alert("unlike", "Symptom", 0, rank="1"),
     alert("unlike", "Cause", 0, rank="2"),
     alert("late", "Symptom", 0),
-    alert("late", "Cause", 2),
-    alert("over", "Symptom", 0, 3.6),
-    alert("over", "Cause", 2),
+    alert("late", "Cause", 4),
+    alert("over", "Symptom", 0, 7.2),
+    alert("over", "Cause", 4),
     alert("two", "Old", 0),
     alert("two", "Older", 0),
     alert("itself", "Old", 0, rank="1"),
     alert("itself", "Old", 0, rank="2"),
     alert("hush", "A", 0, severity="info"),
-    alert("terse", "A", 0, 1.7, severity="warning"),
-    alert("terse", "B", 2, severity="warning"),
+    alert("terse", "A", 0, 3.4, severity="warning"),
+    alert("terse", "B", 4, severity="warning"),
     alert("both", "A", 0),
-    alert("second", "A", 0, 3.5),
+    alert("second", "A", 0, 7),
     alert("muted-1", "A", 0),
     alert("asleep", "A", 0),
     alert("awake", "A", 0),
     alert("deep", "A", 0, rank="1"),
     alert("deep", "A", 0, rank="2"),
     alert("deep", "A", 0, rank="3"),
-    alert("deep", "A", 0.4, rank="4"),
+    alert("deep", "A", 0.8, rank="4"),
     alert("deep", "A", 0),
 )
 
@@ -189,7 +189,7 @@ class started:  # noqa: N801
     def __enter__(self) -> str:
         self.children.__enter__()
         child = self.children.start("alertmanager", self.command)
-        child.wait_until(lambda: answers(f"{self.url}/-/ready"), 10)
+        child.wait_until(lambda: answers(f"{self.url}/-/ready"), 90)
         return self.url
 
     def __exit__(self, *error: Any) -> None:
@@ -210,7 +210,7 @@ def send(url: str, moment: float, began: float) -> None:
     request = urllib.request.Request(
         f"{url}/api/v2/alerts", json.dumps(content).encode(), {"Content-Type": "application/json"}
     )
-    urllib.request.urlopen(request, timeout=5).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 @pytest.fixture(scope="module")

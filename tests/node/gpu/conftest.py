@@ -22,6 +22,7 @@ from tachograph.node.gpu.source import GpuSource
 from tachograph.node.gpu.worker_protocol import LineReader, NodeReading
 from tachograph.node.samples import GpuSnapshot, Sample
 from tachograph.processes.own_process import own_process
+from tests import waiting
 from tests.forking import Forked, Forking
 
 STEPPER, GPU_STEPPER = "tests.node.gpu.stepper", "tests.node.gpu.gpu_stepper"
@@ -110,19 +111,10 @@ def _alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"  # an orphan that nobody reaps has ended all the same
 
 
-def _gone(pid: int) -> bool:
-    deadline = time.monotonic() + 20
-    while _alive(pid):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 @pytest.fixture(scope="session")
-def gone() -> Callable[[int], bool]:
-    """Wait until a process has ended; False if it does not."""
-    return _gone
+def gone() -> Callable[[int], object]:
+    """Wait until a process has ended."""
+    return lambda pid: waiting.until(lambda: not _alive(pid))
 
 
 class OneGpu:
@@ -204,9 +196,9 @@ class Worker:
         assert text, f"the worker ended with {self.process.wait()}"
         return Node(self._reader.read(text))
 
-    def line_where(self, condition: Callable[[Node], object], seconds: float = 20.0) -> Node:
+    def line_where(self, condition: Callable[[Node], object]) -> Node:
         """Return the first line for which the condition holds."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + waiting.DEADLINE
         while not condition(node := self.line()):
             assert time.monotonic() < deadline, f"did not come true in time; the last line says {node.reason!r}"
         return node
@@ -276,13 +268,7 @@ class Source(GpuSource):
 
         return asyncio.run(main())
 
-    @staticmethod
-    async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-        """Wait for a condition; the test fails if it does not come true in time."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "did not come true in time"
-            await asyncio.sleep(0.01)
+    until = staticmethod(waiting.meanwhile)
 
     def workers(self) -> list[int]:
         """Return its workers that run."""

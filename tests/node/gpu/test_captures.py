@@ -288,6 +288,6 @@ def test_promtool_has_nothing_to_say(name: str, programs: Mapping[str, Path]) ->
         input=(CAPTURES / f"{name}.prom").read_bytes(),
         capture_output=True,
         check=False,
-        timeout=20,
+        timeout=90,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

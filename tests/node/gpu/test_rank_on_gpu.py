@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,15 +17,9 @@ from tachograph.node.ranks.frames import Hello, Peer, State
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.rank_table import RankTable
 from tachograph.node.ranks.shown_ranks import ShownRanks
+from tests import waiting
 
 LOST = 15
-
-
-async def until(condition: Callable[[], object], seconds: float = 8.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not come true in time"
-        await asyncio.sleep(0.01)
 
 
 def test_a_process_on_a_gpu_is_the_rank_there(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,9 +47,9 @@ def test_a_process_on_a_gpu_is_the_rank_there(fake: Any, monkeypatch: pytest.Mon
     async def play() -> None:
         running = asyncio.create_task(source.run())
         try:
-            await until(lambda: table.tick() or rank.place[0])
+            await waiting.meanwhile(lambda: table.tick() or rank.place[0])
             fake.gpus[3].error = LOST
-            await until(lost)
+            await waiting.meanwhile(lost)
         finally:
             running.cancel()
             await asyncio.wait([running])

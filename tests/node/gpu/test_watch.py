@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,16 @@ from typing import Any
 import pytest
 
 from tachograph.node.gpu.reading_table import SLOW_SECONDS
+from tests import waiting
 
 FOREVER, UNINITIALIZED, LOST, RESET_REQUIRED = -1, 1, 15, 16
 OTHERS = (0, 1, 2, 4, 6, 7)
 HUNG_SECONDS, START_SECONDS = 3, 10  # at an interval of 1 s
-SHORT = 0.3
-"""Seconds for which a collection that meets a hang waits for answers; the clock it reads is the test's own."""
+SHORT = 1.5
+"""Seconds for which a collection that meets a hang waits for answers, and in which those of the others come.
+
+The clock it reads is the test's own.
+"""
 
 Stepper = Callable[..., Any]
 
@@ -33,11 +36,13 @@ def uuids(node: Any) -> list[str]:
 
 def answered(collector: Any, at: float, condition: Callable[[Any], bool]) -> Any:
     """Collect at one time until what a thread brings back is in the line."""
-    deadline = time.monotonic() + 60
-    while not condition(node := collector.at(at)):
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.01)
-    return node
+    return waiting.until(lambda: node if condition(node := collector.at(at)) else None)
+
+
+def goes_on(fake: Any) -> None:
+    """Wait until one more call of GPU 3 has begun, and so the one before it has returned."""
+    before = sum(fake.gpus[3].calls)
+    waiting.until(lambda: sum(fake.gpus[3].calls) > before)
 
 
 def test_one_lost_and_one_hung_gpu_cost_those_two_alone(fake: Any, stepper: Stepper) -> None:
@@ -88,8 +93,8 @@ def test_a_value_is_not_repeated_for_longer_than_three_intervals(fake: Any, step
 
 def test_a_slow_gpu_is_not_hung(fake: Any, stepper: Stepper) -> None:
     """Answers that come after the line are in the next one."""
-    collector = stepper(fake.environment(), SHORT)
-    collector.at(0)
+    collector = stepper(fake.environment(), 0.3)
+    answered(collector, 0, lambda node: ("power_watts",) in node.gpu(3))
     fake.gpus[3].power = 123_000
     fake.gpus[3].block_ms = 60  # a dozen calls: later than the collection waits
     assert collector.at(1).gpu(3)["power_watts",] != 123
@@ -105,13 +110,13 @@ def test_a_slow_collection_whose_calls_return_is_not_hung(fake: Any, stepper: St
     collector.at(1)
     for now in (2, 3.9):
         assert collector.at(now).gpu(3)["power_watts",] == 432
-        time.sleep(0.25)  # the call that was in flight returns, and another one begins at the new time
+        goes_on(fake)
     for now in (4, 5):
         node = collector.at(now)
         assert down(node) == {}
         assert sorted(key[0] for key in node.gpu(3)) == ["info", "up"]
         assert (node.ok, node.failures) == (True, {})
-        time.sleep(0.25)
+        goes_on(fake)
     fake.gpus[3].block_ms = 0
     answered(collector, 6.5, lambda node: ("power_watts",) in node.gpu(3))
 
@@ -120,11 +125,11 @@ def test_a_gpu_that_hung_is_so_until_its_collection_comes_back(fake: Any, steppe
     """One call that returned after all is no recovery while the next one takes as long."""
     collector = stepper(fake.environment(), 0.05)
     answered(collector, 0, lambda node: len(node.gpus) == 8 and not down(node) and node.gpu(3))
-    fake.gpus[3].block_ms = 200
+    fake.hang(3)
     collector.at(1)
-    node = collector.at(4)
-    assert down(node) == {"3": "hung"}
-    time.sleep(0.3)
+    assert down(collector.at(4)) == {"3": "hung"}
+    fake.gpus[3].block_ms = 200
+    goes_on(fake)
     assert down(collector.at(4.5)) == {"3": "hung"}
     fake.gpus[3].block_ms = 0
     answered(collector, 5, lambda node: not down(node))
@@ -266,7 +271,7 @@ def test_without_a_list_the_known_gpus_are_read_on(
         "    return count(self)\n"
         "nvml.Nvml.count = failing\n"
     )
-    collector = stepper({**fake.environment(), "PYTHONPATH": str(tmp_path)}, 4 * SHORT)  # what is read must be in time
+    collector = stepper({**fake.environment(), "PYTHONPATH": str(tmp_path)}, 2 * SHORT)  # what is read must be in time
     assert collector.at(0).failures == {}
     collector.at(SLOW_SECONDS)
     for now in (SLOW_SECONDS + 3, SLOW_SECONDS + 4):

@@ -97,7 +97,7 @@ def test_a_mismatch_ends_the_worker_although_a_call_hangs(fake: Any, worker: Wor
     fake.gpus[0].error = MISMATCH
     line = lines.line_where(lambda line: not line.ok)
     assert line.collectors["gpu"] == "driver_mismatch"
-    lines.process.communicate(timeout=20)
+    lines.process.communicate(timeout=90)
     assert lines.process.returncode == SPENT_STATUS
 
 
@@ -109,7 +109,7 @@ def test_the_worker_ends_with_its_stdin(fake: Any, worker: Worker, hung: bool) -
     if hung:
         fake.hang(3)
         lines.line()
-    lines.process.communicate(timeout=20)  # closes stdin and reads what is on its way
+    lines.process.communicate(timeout=90)  # closes stdin and reads what is on its way
     assert lines.process.returncode == 0
 
 

@@ -50,7 +50,7 @@ def listening(table: RankTable, hand: Any, tmp_path: Path) -> Callable[[Any], No
                 return streams
 
             try:
-                await asyncio.wait_for(body(listener, connect), 10)
+                await asyncio.wait_for(body(listener, connect), 60)
             finally:
                 for writer in writers:
                     writer.close()
@@ -259,7 +259,7 @@ def test_the_socket_of_another_is_not_removed(listening: Any, tmp_path: Path) ->
 def greeted(path: Path, rank: int = 0) -> bool:
     """Say hello as a rank, and return whether that was accepted."""
     with socket.socket(socket.AF_UNIX) as speaker:
-        speaker.settimeout(10)
+        speaker.settimeout(60)
         speaker.connect(str(path))
         speaker.sendall(HELLO.replace(b'"rank":0', b'"rank":%d' % rank))
         return b'"ok":true' in speaker.recv(4096)
@@ -297,7 +297,7 @@ def test_a_socket_that_is_gone_is_opened_again(hand: Any, table: RankTable, tmp_
             await listener.close()
         assert not path.exists()
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 def success(listener: Listener) -> float:
@@ -331,7 +331,7 @@ def test_another_exporters_socket_is_never_taken(
         assert listener.fault == ""
         await listener.close()
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -352,7 +352,7 @@ def test_a_folder_that_belongs_to_another_user_now_is_not_used(hand: Any, table:
         assert listener.is_reachable
         await listener.close()
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")

@@ -310,7 +310,7 @@ def test_a_disk_that_hung_is_written_again(table: Any, tmp_path: Path, monkeypat
 
     class Disk(StateFile):
         def save(self, data: bytes) -> None:
-            assert answers.wait(10)
+            assert answers.wait(60)
             super().save(data)
 
     async def body() -> None:

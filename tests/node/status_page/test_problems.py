@@ -499,7 +499,7 @@ def test_the_page_of_a_real_exporter(tmp_path: Path, speak: Any) -> None:
     config = read_config([f"--socket={folder}/rank.sock", f"--web.listen-address=127.0.0.1:{port}", "--no-gpu"], {})
 
     def look() -> tuple[str, str]:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not answers(f"http://127.0.0.1:{port}/-/ready"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -507,7 +507,7 @@ def test_the_page_of_a_real_exporter(tmp_path: Path, speak: Any) -> None:
         speaker.hello()
         speaker.close()
         while True:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as response:
                 html, policy = response.read().decode(), response.headers["Content-Security-Policy"]
             if "Rank dead" in html or time.monotonic() > deadline:
                 return html, policy

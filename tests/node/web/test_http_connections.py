@@ -34,9 +34,9 @@ from tachograph.node.web.http_connections import (
 from tachograph.node.web.listening_sockets import listening_sockets
 from tachograph.node.web.private import MayRead
 from tachograph.node.web.server import Pages, Server
+from tests.waiting import DEADLINE, meanwhile
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
-LIMIT = 10.0
 
 
 class Client:
@@ -51,9 +51,9 @@ class Client:
     async def answer(self) -> tuple[int, bytes]:
         """Return status and body of the next answer; (0, b"") once the server hung up."""
         try:
-            head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), LIMIT)
+            head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), DEADLINE)
             length = re.search(rb"(?i)content-length: (\d+)", head)
-            body = await asyncio.wait_for(self.reader.readexactly(int(length[1]) if length else 0), LIMIT)
+            body = await asyncio.wait_for(self.reader.readexactly(int(length[1]) if length else 0), DEADLINE)
         except (asyncio.IncompleteReadError, ConnectionError):
             return 0, b""
         return int(head.split()[1]), body
@@ -103,18 +103,11 @@ class Port:
         before = self.connections.accepted
         client = Client(*await asyncio.open_connection(*self.address, local_addr=(source, 0)))
         self.clients.append(client)
-        await until(lambda: self.connections.accepted > before)
+        await meanwhile(lambda: self.connections.accepted > before)
         return client
 
     def refused(self, reason: str) -> float:
         return self.connections.refused[reason]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -202,7 +195,7 @@ def test_an_answer_under_way_gives_way_to_none(hand: Any) -> None:
             for _ in range(2):
                 clients.append(Client(*await asyncio.open_connection(*address)))
                 clients[-1].send(GET)
-            await until(lambda: [each.stage for each in connections._connections] == ["answering"] * 2)
+            await meanwhile(lambda: [each.stage for each in connections._connections] == ["answering"] * 2)
             newcomer = Client(*await asyncio.open_connection(*address))
             assert await newcomer.is_closed()
             newcomer.writer.transport.abort()
@@ -255,7 +248,7 @@ def test_a_second_request_has_as_long(port: Any) -> None:
                 assert (await client.answer())[0] == 200
             served.hand.turn(KEEP_ALIVE_SECONDS - 1)
             slow.send(b"GET ")
-            await until(lambda: "reading" in [each.stage for each in served.connections._connections])
+            await meanwhile(lambda: "reading" in [each.stage for each in served.connections._connections])
             served.server.tick()
             assert len(served.connections) == 2
             served.hand.turn(HEADER_SECONDS + 0.1)
@@ -276,7 +269,7 @@ def test_a_client_that_does_not_read(port: Any) -> None:
             client = await served.connect()
             client.writer.transport.pause_reading()
             client.send(GET)
-            await until(lambda: [each.stage for each in served.connections._connections] == ["answering"])
+            await meanwhile(lambda: [each.stage for each in served.connections._connections] == ["answering"])
             served.hand.turn(ANSWER_SECONDS - 0.1)
             served.server.tick()
             assert len(served.connections) == 1
@@ -308,7 +301,7 @@ def test_large_requests(port: Any, request_: bytes) -> None:
         async with port() as served:
             client = await served.connect()
             client.send(request_)
-            await until(lambda: not len(served.connections))
+            await meanwhile(lambda: not len(served.connections))
             scraper = await served.connect()
             scraper.send(GET)
             assert (await scraper.answer())[0] == 200
@@ -363,10 +356,10 @@ def test_all_addresses_of_a_host() -> None:
     sockets = listening_sockets("localhost", 0)
     assert len({sock.getsockname()[1] for sock in sockets}) == 1
     for sock in sockets:
-        socket.create_connection(sock.getsockname()[:2], LIMIT).close()
+        socket.create_connection(sock.getsockname()[:2], DEADLINE).close()
         sock.close()
     (sock, *_) = listening_sockets(None, 0)
-    socket.create_connection(("127.0.0.1", sock.getsockname()[1]), LIMIT).close()
+    socket.create_connection(("127.0.0.1", sock.getsockname()[1]), DEADLINE).close()
     sock.close()
 
 
@@ -411,7 +404,7 @@ def test_a_crowd_of_idle_connections(exporter: Any) -> None:
         scraper.start()
         try:
             for _ in range(1100):
-                crowd.enter_context(socket.create_connection(address(exporter), LIMIT, NEIGHBOUR))
+                crowd.enter_context(socket.create_connection(address(exporter), DEADLINE, NEIGHBOUR))
             before = len(served)
             exporter.eventually(lambda: len(served) > before + 5)
         finally:
@@ -428,9 +421,10 @@ def test_a_crowd_of_idle_connections(exporter: Any) -> None:
 def test_no_descriptor_is_left(exporter: Any, spare: int) -> None:
     """Out of descriptors the log has one line and no traceback, a scrape still succeeds, and there is no busy loop."""
     most = len(os.listdir(f"/proc/{exporter.process.pid}/fd")) + spare  # noqa: PTH208
+    began = time.monotonic()
     with descriptors(exporter, most), contextlib.ExitStack() as crowd:
         for _ in range(40):
-            crowd.enter_context(socket.create_connection(address(exporter), LIMIT)).send(b"GET")
+            crowd.enter_context(socket.create_connection(address(exporter), DEADLINE)).send(b"GET")
 
         def refused() -> float:
             with contextlib.suppress(OSError):
@@ -438,7 +432,8 @@ def test_no_descriptor_is_left(exporter: Any, spare: int) -> None:
             return 0
 
         exporter.eventually(lambda: refused() > 3)
-    assert refused() < 1000, "each turn of a loop that spins is a refusal"
+    a_second = refused() / (time.monotonic() - began)
+    assert a_second < 1000, "each turn of a loop that spins is a refusal"
     log = exporter.log.read_text()
     assert log.count("HTTP connections cannot be accepted") == 1
     assert "Traceback" not in log
@@ -460,9 +455,9 @@ MALFORMED = (
 
 def test_a_storm_of_malformed_requests(exporter: Any) -> None:
     """Invalid HTTP causes no traceback, and one log line per cause and minute; scrapes continue."""
-    before = exporter.log.read_text()
+    before, began = exporter.log.read_text(), time.monotonic()
     for number in range(300):
-        with socket.create_connection(address(exporter), LIMIT) as client, contextlib.suppress(ConnectionError):
+        with socket.create_connection(address(exporter), DEADLINE) as client, contextlib.suppress(ConnectionError):
             client.sendall(MALFORMED[number % len(MALFORMED)])
             client.shutdown(socket.SHUT_WR)
             while client.recv(4096):
@@ -470,7 +465,7 @@ def test_a_storm_of_malformed_requests(exporter: Any) -> None:
     assert exporter.get("/metrics")[0] == 200
     log = exporter.log.read_text()[len(before) :]
     assert "Traceback" not in log
-    assert 1 <= len(log.splitlines()) <= 4, log
+    assert 1 <= len(log.splitlines()) <= 4 * (1 + (time.monotonic() - began) // 60), log
 
 
 @pytest.mark.parametrize(
@@ -478,7 +473,7 @@ def test_a_storm_of_malformed_requests(exporter: Any) -> None:
 )
 def test_no_file_is_served(exporter: Any, path: str) -> None:
     """No path leads to a file."""
-    with socket.create_connection(address(exporter), LIMIT) as client:
+    with socket.create_connection(address(exporter), DEADLINE) as client:
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: client.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 404")
@@ -499,7 +494,7 @@ def test_ranks_leave_descriptors_for_a_scrape(exporter_at: Callable[..., Any], m
                 with contextlib.suppress(OSError):  # it was refused
                     client.sendall(json.dumps(hello).encode() + b"\n")
         for _ in range(20):
-            crowd.enter_context(socket.create_connection(address(running), LIMIT)).send(b"GET / HTTP/1.1\r\n")
+            crowd.enter_context(socket.create_connection(address(running), DEADLINE)).send(b"GET / HTTP/1.1\r\n")
         running.eventually(lambda: "ranks cannot connect" in running.log.read_text())
         for _ in range(3):
             page = running.scrape()

@@ -172,11 +172,15 @@ def test_only_who_may_read_a_run_asks_for_its_boxes(exporter: Any) -> None:
 @needs_root
 def test_pages_of_many_users_are_within_their_share(exporter: Any) -> None:
     """Users without a run share the page of strangers, so that their number costs nothing."""
-    pages = set()
-    for uid in range(50000, 50008):
-        with acting_as(uid):
-            pages.add(json.loads(exporter.ask("/api/node")[1])["time"])
-    assert len(pages) < 8
+
+    def are_shared() -> bool:
+        pages = set()
+        for uid in range(50000, 50008):
+            with acting_as(uid):
+                pages.add(json.loads(exporter.ask("/api/node")[1])["time"])
+        return len(pages) < 8
+
+    exporter.eventually(are_shared)  # a busy machine may make a new page before the next user asks
 
 
 @needs_root

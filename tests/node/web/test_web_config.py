@@ -31,7 +31,7 @@ from tachograph_lab.processes import Children, free_port
 from tests.node.web.conftest import Certificates
 
 ROOT = Path(__file__).parents[3]
-LIMIT = 20.0
+LIMIT = 60.0
 PASSWORD = "correct horse"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tachograph.node.xid.counts import XidWatch
+from tests import waiting
 
 WATCHER = Path(__file__).with_name("watcher.py")
 
@@ -57,16 +58,8 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture(scope="session")
 def until() -> Callable[..., Any]:
-    """`until(condition)`: wait for it to be true and return what it gave; fail after eight seconds."""
-
-    def wait(condition: Callable[[], Any], seconds: float = 8.0) -> Any:
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert time.monotonic() < deadline, "did not come true in time"
-            time.sleep(0.01)
-        return found
-
-    return wait
+    """`until(condition)`: wait for it to be true and return what it gave."""
+    return waiting.until
 
 
 class Watch:

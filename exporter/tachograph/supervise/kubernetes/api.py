@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -135,9 +136,9 @@ class KubernetesApi:
         self._stop()
         try:
             self._folder = self._folder or Path(tempfile.mkdtemp(prefix="tachograph-"))
-            said, socket = self._folder / "said", self._folder / SOCKET
-            socket.unlink(missing_ok=True)
-            words = [self._program, *self._options, "proxy", f"--unix-socket={socket}"]
+            said, path = self._folder / "said", self._folder / SOCKET
+            path.unlink(missing_ok=True)
+            words = [self._program, *self._options, "proxy", f"--unix-socket={path}"]
             with said.open("wb") as to:
                 self._process = subprocess.Popen(
                     dying_with_parent(words), stdin=subprocess.DEVNULL, stdout=to, stderr=to, start_new_session=True,
@@ -145,7 +146,7 @@ class KubernetesApi:
         except OSError as error:
             raise ApiError(f"{self._program} proxy: {error.strerror or error}") from error
         deadline = time.monotonic() + START_SECONDS
-        while not socket.exists():
+        while not _listens(path):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._stop()
                 text = _last_line(said)
@@ -160,6 +161,12 @@ class KubernetesApi:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def _listens(path: Path) -> bool:
+    """Return whether somebody takes connections at a socket, which is in its folder a moment before."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def _silence(error: HttpError) -> ApiError:

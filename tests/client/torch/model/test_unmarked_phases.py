@@ -182,7 +182,7 @@ def test_another_thread_moves_no_phase(torch: Any) -> None:
     with seen.step:
         thread = threading.Thread(target=lambda: seen.model(torch.ones(2, 4)))
         thread.start()
-        thread.join(10)
+        thread.join(60)
     assert seen.names == ["other"]
 
 

@@ -3,7 +3,8 @@
     WORLD_SIZE=4 parallel_job.py KIND...
 
 Rank 2 sleeps 50 ms of each step, of eight ranks 200 ms, inside its backward pass in the second half of the recorded
-steps. Rank 0 prints one line of JSON for each kind: a list of what each rank saw.
+steps; on a busy machine three times as long as a step took before. Rank 0 prints one line of JSON for each kind: a
+list of what each rank saw.
 """
 
 from __future__ import annotations
@@ -412,11 +413,13 @@ def run(kind: str, recorded: bool) -> tuple[list[float], list[torch.Tensor], dic
     recorder.watch(model, optimizer)
     torch.manual_seed(1 + dist.get_rank() if kind in OWN_SAMPLES else 1)
     calls: Any = recorder._calls
-    seen: dict[str, Any] = {"wait": [], "backward": [], "slept": 1e3 * DELAY}
+    seen: dict[str, Any] = {"wait": [], "backward": []}
     losses, gradients = [], []
-    for delay in (0.0, DELAY if recorded else 0.0):
-        Delay.seconds = delay / 4 if dist.get_rank() == SLOW else 0.0  # blocks, or micro-batches of one block
+    Delay.seconds = 0.0
+    for _ in range(2):
         for i in range(WARM_UP + STEPS):
+            if i == WARM_UP:
+                began = time.perf_counter()
             if i == WARM_UP and recorded:
                 wait, backward = calls.state.collectives.wait.total(), calls.clock.phases["backward"].seconds
             with recorder.step():
@@ -429,6 +432,9 @@ def run(kind: str, recorded: bool) -> tuple[list[float], list[torch.Tensor], dic
         if recorded:
             seen["wait"].append(1e3 * (calls.state.collectives.wait.total() - wait) / STEPS)
             seen["backward"].append(1e3 * (calls.clock.phases["backward"].seconds - backward) / STEPS)
+        if recorded and dist.get_rank() == SLOW and not Delay.seconds:
+            delay = max(DELAY, 3 * (time.perf_counter() - began) / STEPS)
+            Delay.seconds, seen["slept"] = delay / 4, 1e3 * delay  # blocks, or micro-batches of one block
     if recorded:
         seen["operations"] = sorted(calls.state.collectives.metrics()["collective_wait_seconds_total"])
     recorder.close()
