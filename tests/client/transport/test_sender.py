@@ -156,7 +156,7 @@ def test_the_end_of_an_earlier_process_comes_from_the_answer(
 ) -> None:
     """How long ago the exporter last heard of it, beside the step it was at."""
     exporter.answer = {"ok": True, "last_step": 480, "ended": 1763689999.5, "ended_seconds": 1e6}
-    sender, before = record()._calls.sender, time.perf_counter()
+    before, sender = time.perf_counter(), record()._calls.sender
     assert before - 1e6 <= until(lambda: sender.ended) <= time.perf_counter() - 1e6
     assert sender.last_step == 480
 
