@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +17,8 @@ import pytest
 from tachograph.bisect.command import main
 from tachograph.bisect.trial import run
 from tests.schemas import conforms
+from tests.waiting import DEADLINE, until
 
-DEADLINE = 120.0
 BISECT = (sys.executable, "-m", "tachograph", "bisect")
 
 FLEEING = """
@@ -47,13 +46,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run in an empty folder: state and logs go there."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def is_running(process: int) -> bool:

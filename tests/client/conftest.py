@@ -44,12 +44,7 @@ DEADLINE = 60.0
 
 def wait_until(condition: Callable[[], Any], deadline: float = DEADLINE) -> Any:
     """Return the first true value of `condition`, or fail at the deadline."""
-    began = time.monotonic()
-    while time.monotonic() < began + deadline:
-        if value := condition():
-            return value
-        waiting.pause(began, most=0.05)
-    return pytest.fail(f"not within {deadline:g} s: {condition}")
+    return waiting.until(condition, deadline)
 
 
 class Talk:

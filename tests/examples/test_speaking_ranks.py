@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tachograph_lab.processes import Children, answers, free_port
+from tests.waiting import until
 
 JOB = (sys.executable, str(Path(__file__).parents[2] / "examples/speaking_ranks.py"))
 
@@ -37,13 +37,6 @@ def exporter(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], str]]]:
 def values(page: str, name: str) -> dict[str, float]:
     """Return rank -> value of a family."""
     return {rank: float(value) for rank, value in re.findall(rf'^{name}{{.*?rank="(\d+)".*?}} (\S+)$', page, re.M)}
-
-
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.05)
 
 
 def test_a_slow_rank_shows_in_the_waits_and_not_in_the_steps(exporter: tuple[Path, Callable[[], str]]) -> None:

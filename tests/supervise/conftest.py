@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,11 +32,7 @@ LAUNCHER = ("TACHOGRAPH", "SLURM", "OMPI", "PMI", "TORCHELASTIC", "RANK", "LOCAL
 
 def until(holds: Callable[[], Any], seconds: float = DEADLINE) -> Any:
     """Return what holds, once it does."""
-    began = time.monotonic()
-    while not (found := holds()):
-        assert time.monotonic() < began + seconds
-        waiting.pause(began, least=0.02)
-    return found
+    return waiting.until(holds, seconds)
 
 
 def is_running(pid: int) -> bool:

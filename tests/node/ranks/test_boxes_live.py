@@ -19,6 +19,7 @@ from tachograph.node.clock import Clock
 from tachograph.node.ranks.limits import Limits
 from tachograph.node.ranks.listener import Listener
 from tachograph.node.ranks.rank_table import RankTable
+from tests.waiting import meanwhile
 
 DEADLINE = 60.0
 PROGRAM = """
@@ -67,11 +68,6 @@ def node(two_gpus: Any) -> Any:
     return run
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
-
-
 def test_boxes_come_by_failure_signal_and_request(node: Any) -> None:
     """A failure's by itself, after its bye; one by SIGUSR2; those of the others, who are asked."""
 
@@ -79,14 +75,14 @@ def test_boxes_come_by_failure_signal_and_request(node: Any) -> None:
         def boxes() -> dict[int, Any]:
             return {box.rank: box for box in table.boxes.of("llama/7b")}
 
-        await until(lambda: 3 in boxes())
+        await meanwhile(lambda: 3 in boxes())
         assert boxes()[3].reason == "failed: exception"
         assert json.loads(boxes()[3].text)["where"] == f"<string>:{RAISES} load_shard"
-        await until(lambda: sum(rank.step is not None for rank in table.ranks()) == 4)
+        await meanwhile(lambda: sum(rank.step is not None for rank in table.ranks()) == 4)
         ranks[1].send_signal(signal.SIGUSR2)
-        await until(lambda: 1 in boxes())
+        await meanwhile(lambda: 1 in boxes())
         assert table.capture("llama/7b", "asked for by alice") == 3
-        await until(lambda: len(boxes()) == 4)
+        await meanwhile(lambda: len(boxes()) == 4)
         reasons = {rank: box.reason for rank, box in boxes().items()}
         asked = "asked for by alice"
         assert reasons == {0: asked, 1: "SIGUSR2", 2: asked, 3: "failed: exception"}
